@@ -531,4 +531,25 @@ NEARER: Mapping[str, Hang] = {
 """What is nearer to a known hang than LOOKALIKES: a sceptic's, each of which was `known` once, or named an innocent; and
 known ones beside them.
 """
-HANGS: Mapping[str, Hang] = {**STRAGGLERS, **GONE, **DEVICES, **APART, **LOOKALIKES, **PIPES, **RINGS, **NEARER}
+_AFTER_NORM = {
+    "norm": issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN)),
+    "wait": Step(SYNC, ("torch/cuda/__init__.py::synchronize", *TRAIN[1:]), idle=False),
+}
+_NODE = Style(logged=4)
+NODES: Mapping[str, Hang] = {
+    "node-loader": Hang("a data loader of another node, where hosts wait for their devices", "ddp-8", (5,), "norm", BEFORE, stay(*_LOADER), _NODE, more=_AFTER_NORM),
+    "node-tokenizes": Hang("a long text is tokenized on another node", "ddp-32", (21,), "norm", BEFORE, stay("data.py::tokenize", idle=False), Style("2.9", logged=8), more=_AFTER_NORM),
+    "node-size": Hang("a rank reduces more, and another node waits for its devices", "ddp-8", (2,), "norm", INSTEAD, (issue(ALL, "all_reduce", 2, dtype="Float", at=("optim.py::clip", *TRAIN)),), _NODE, more=_AFTER_NORM),
+}  # fmt: skip
+"""Of which the logs of one node alone are at hand."""
+HANGS: Mapping[str, Hang] = {
+    **STRAGGLERS,
+    **GONE,
+    **DEVICES,
+    **APART,
+    **LOOKALIKES,
+    **PIPES,
+    **RINGS,
+    **NEARER,
+    **NODES,
+}

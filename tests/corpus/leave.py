@@ -47,6 +47,8 @@ class Style(NamedTuple):
     """Whether a rank that fails writes its dump."""
     kept: int = 12
     """So many entries of each rank."""
+    logged: int = 1 << 30
+    """The logs of so many ranks are at hand, as of one node."""
 
 
 def torch(kind: str) -> Stack:

@@ -106,7 +106,7 @@ def played(hang: jobs.Hang) -> Iterator[tuple[str, bytes]]:
             yield f"dumps/rank_{rank}", dump
         if (stack := leave.stack(rank, end, as_json=style.as_json)) is not None:
             yield f"stacks/rank_{rank}.{'json' if style.as_json else 'txt'}", stack.encode()
-        said = leave.prefixed(rank, list(leave.log(rank, end, groups, style)), style)
+        said = "" if rank >= style.logged else leave.prefixed(rank, list(leave.log(rank, end, groups, style)), style)
         if style.prefix:
             shared += said
         elif said:

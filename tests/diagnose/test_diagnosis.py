@@ -43,6 +43,13 @@ def line(text: str) -> Message:
 
 MOVING = rank(at=(READ,), recorded=False)
 MOVING = MOVING._replace(stacks=tuple(one._replace(moved=True) for one in MOVING.stacks))
+
+
+def of_gloo(*operations: Operation) -> Rank:
+    return rank(*operations)._replace(counts={"0": Count(4, device=False)})
+
+
+GATHER = issued(WORLD, 4, "gather", 2)
 AGREED = "all that is known of these agrees"
 # By name: the job, then of each answer its kind and a part of what it says.
 ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
@@ -100,6 +107,14 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
     ),
     "one has no file": (job([None, *[rank(waits())] * 3]), [("not-enough", "no dump")]),
     "all agree": (job([rank(waits())] * 4), [("not-enough", AGREED)]),
+    "gloo: two are past a collective with a root": (
+        job([*[of_gloo(GATHER)] * 2, *[of_gloo(GATHER._replace(done=True), issued(WORLD, 5, "barrier", 1))] * 2]),
+        [("not-enough", "different roots in gather 4")],
+    ),
+    "gloo: two are past a collective that all have issued": (
+        job([*[of_gloo(waits())] * 2, *[of_gloo(waits()._replace(done=True), issued(WORLD, 4, "barrier", 1))] * 2]),
+        [("not-enough", "no file says which of these is wrong")],
+    ),
     "nobody waits": (job([rank(past())] * 4), [("slow", "No rank waits")]),
     "stacks, one is elsewhere": (
         job([rank(at=(READ,), recorded=False), *[rank(at=(CALL, STEP), recorded=False)] * 3]),
@@ -157,6 +172,27 @@ def test_the_answer_to_a_hang_that_is_no_fix(name: str) -> None:
         assert text in one.summary
         assert one.summary.endswith(".")
         assert (one.fix, one.missing != ()) == ("", one.answer == "not-enough" or (one.missing != ()))
+
+
+RECEIVES = rank(past(), at=("torch/distributed/distributed_c10d.py::recv", STEP))
+AT_ALL = rank(waits(), at=(CALL, STEP))
+
+
+@pytest.mark.parametrize(
+    ("whole", "missing"),
+    [
+        (job([rank(waits())] * 4), "stacks of all ranks, taken at one time"),
+        (job([AT_ALL] * 3, size=4), "dumps and stacks of rank 3"),
+        (job([AT_ALL] * 4), "dumps and stacks of all ranks once more, taken at one time"),
+        (job([RECEIVES._replace(recorded=False)] * 4), "dumps of all ranks, taken at one time"),
+        (
+            job([RECEIVES._replace(counts={"0": Count(2, device=False)})] * 4),
+            "with whom each rank sends or receives: no dump of gloo's has it",
+        ),
+    ],
+)
+def test_what_is_at_hand_is_not_asked_for(whole: Job, missing: str) -> None:
+    assert diagnosed(whole)[0].missing == (missing,)
 
 
 def test_where_stacks_lack_those_of_some_ranks_these_are_what_is_missing() -> None:

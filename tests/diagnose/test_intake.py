@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import pickle
 import struct
-from codecs import BOM_UTF8
+import tarfile
+import zipfile
+from codecs import BOM_UTF8, BOM_UTF16_BE
 from pathlib import Path
 
 import pytest
@@ -91,6 +95,46 @@ def test_a_mark_of_its_encoding_makes_a_dump_no_log(tmp_path: Path) -> None:
     assert {rank: one.recorded for rank, one in job.ranks.items()} == {0: True, 1: False}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_text_in_utf_16_is_read(encoding: str, tmp_path: Path) -> None:
+    mark = BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    files = {
+        "job.log": mark + ("[rank1]: " + (LINE % (1, 1)).decode()).encode(encoding),
+        "rank_2.json": mark + as_json(HUNG).decode().encode(encoding),
+        "rank3.txt.gz": gzip.compress(mark + STACK.decode().encode(encoding)),
+    }
+    job = intake.read([write(tmp_path, files)], silent)
+    assert ([*job.ranks], job.unread, job.ranks[2].recorded) == ([1, 2, 3], (), True)
+
+
+def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path) -> None:
+    job = intake.read([write(tmp_path, {"job.log": b"\0" * (3 << 20) + b"step 1\n" + LINE % (1, 1)})], silent)
+    assert ([*job.ranks], job.unread) == ([1], ())
+    assert job.ranks[1].waiting[0].source.endswith(":2")
+
+
+def test_of_a_log_with_the_newest_line_first_it_is_said_how_its_lines_are_counted(tmp_path: Path) -> None:
+    lines = ["b", "ValueError: x", '  File "train.py", line 3, in f', "Traceback (most recent call last):", "a"]
+    text = "\n".join(f'2026-11-25T10:00:0{9 - at}Z {{pod="w-2"}} {line}' for at, line in enumerate(lines))
+    job = intake.read([write(tmp_path, {"train.log": text.encode()})], silent)
+    assert [(one.text, len(one.frames)) for one in job.strangers] == [("ValueError: x", 1)]
+    assert job.strangers[0].source == f"{tmp_path}/train.log, the oldest line first:4"
+
+
+def test_an_archive_is_called_one(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "dumps.tar", "w") as tar, tarfile.open(tmp_path / "dumps.tgz", "w:gz") as zipped:
+        for archive in (tar, zipped):
+            archive.addfile(tarfile.TarInfo("rank_0"))
+    with zipfile.ZipFile(tmp_path / "dumps.zip", "w") as packed:
+        packed.writestr("rank_0", STACK)
+    write(tmp_path, {"rank_1.txt.xz": lzma.compress(STACK), "rank_2.txt.bz2": bz2.compress(STACK)})
+    job = intake.read([str(tmp_path)], silent)
+    kinds = {"tar": "tar", "tgz": "tar", "zip": "zip", "xz": "xz", "bz2": "bzip2"}
+    assert {one.file.rpartition(".")[2]: one.why for one in job.unread} == {
+        ending: f"it is an archive ({kind}): unpack it first" for ending, kind in kinds.items()
+    }
+
+
 def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:
     """So torchrun names the logs of each node."""
     text = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nValueError: x\n'
@@ -146,6 +190,7 @@ BAD = {
     "nested_lists": b"\x80\x02" + b"](" * 1_000_000,
     "other": pickle.dumps([1]),
     "checkpoint": b"PK\x03\x04" + b"\0" * 5000,
+    "zeros": b"\0" * 100_000 + b"\x01\x00\x02" * 5000,
     "empty": b"",
     "cut.gz": gzip.compress(os.urandom(100_000))[:500],
     "wrong.gz": b"\x1f\x8b" + b"x" * 100,
@@ -221,6 +266,11 @@ def test_a_dump_that_breaks_off_is_read_in_part(tmp_path: Path, whole: object) -
         ("attempt_0/3/stderr.log", 3),
         ("/logs/rank_5/out.txt", 5),
         ("rank_1/rank_6", 6),
+        ("stack_global_rank_6_local_rank_2.txt", 6),
+        ("tp_rank_1.rank_12.txt", 12),
+        ("local_rank_2.txt", 2),
+        ("dump_rank3.txt", 3),
+        ("node2-local0.txt", None),
         ("stderr.log", None),
         ("run-7/out.log", None),
         ("node_3.log", None),
@@ -276,16 +326,110 @@ def test_the_number_of_a_process_in_a_name_is_no_rank(name: str, tmp_path: Path)
     assert intake.rank_in(str(tmp_path / name)) == 4005
 
 
-def test_the_processes_of_one_file_count_in_their_order_where_nothing_says_a_rank(tmp_path: Path) -> None:
-    stacks = "".join(
-        f'Process {pid}: python train.py\nThread {pid} (idle): "MainThread"\n    {name} (train.py:4)\n\n'
-        for pid, name in ((70, "step"), (71, "step"), (72, "read"))
-    )
-    (tmp_path / "stacks.txt").write_text(stacks)
+def test_the_number_of_a_container_s_start_in_a_name_is_no_rank(tmp_path: Path) -> None:
+    lines = ["Traceback (most recent call last):", '  File "train.py", line 3, in f', "ValueError: x"]
+    text = "".join(f"2026-11-25T10:00:00.123456789Z stderr F {line}\n" for line in lines)
+    job = intake.read([write(tmp_path, {"team_trainer-3_5f1c0d3e-aaaa/pytorch/0.log": text.encode()})], silent)
+    assert ([*job.ranks], len(job.unranked), [one.text for one in job.strangers]) == ([], 1, ["ValueError: x"])
+
+
+def test_a_process_of_which_nothing_says_the_rank_has_none(tmp_path: Path) -> None:
+    files = {f"node{node}-local0.txt": STACK for node in range(12)} | {"all.txt": STACK + STACK.replace(b"71", b"72")}
+    job = intake.read([write(tmp_path, files)], silent)
+    assert ([*job.ranks], len(job.unranked)) == ([], 13)
+    numbers = {f"stack-{number}.txt": STACK for number in (0, 1, 2, 3, 4400, 4407, 4414, 4421)}
+    job = intake.read([write(tmp_path / "pids", numbers)], silent)
+    assert ([*job.ranks], len(job.unranked)) == ([0, 1, 2, 3], 4), "the last four are numbers of processes"
+
+
+LATE = STACK.replace(b"step", b"load")
+
+
+def moments(folder: Path, names: str, late: dict[str, int], at: dict[str, float]) -> str:
+    """Write stacks of four ranks for each time, at which another one is late."""
+    for time, rank in late.items():
+        for number in range(4):
+            name = names.format(rank=number, time=time)
+            write(folder, {name: LATE if number == rank else STACK})
+            os.utime(folder / name, (at[time] + number, at[time] + number))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "late", "at"),
+    [
+        ("rank{rank}_{time}.txt", {"20261125_100000": 1, "20261125_164420": 2, "20261125_130000": 3}, [7e8, 7e8, 7e8]),
+        ("py-spy-rank{rank}.{time}.txt", {"0": 1, "2": 3, "10": 2}, [7e8, 7e8, 7e8]),
+        ("py-spy-rank{rank}.{time}.txt", {"0": 1, "1": 2, "2": 3}, [7e8, 9e8, 8e8]),
+        ("{time}/rank{rank}.txt", {"100000": 1, "130000": 3, "164420": 2}, [7e8, 7e8, 7e8]),
+        ("{time}/rank{rank}.txt", {"b": 1, "a": 2}, [7e8, 9e8]),
+    ],
+)
+def test_of_stacks_taken_again_the_newest_count_and_the_others_are_named(
+    names: str, late: dict[str, int], at: list[float], tmp_path: Path
+) -> None:
+    job = intake.read([moments(tmp_path, names, late, dict(zip(late, at)))], silent)
+    found = [number for number, rank in job.ranks.items() for one in rank.stacks if one.frames[0].function == "load"]
+    assert (found, [len(rank.stacks) for rank in job.ranks.values()]) == ([2], [1] * 4)
+    newest = next(time for time, rank in late.items() if rank == 2)
+    out = {names.format(rank=rank, time=time) for time in late if time != newest for rank in range(4)}
+    assert {os.path.relpath(one.file, tmp_path) for one in job.unread} == out
+    assert not any(one.partly for one in job.unread)
+
+
+DEBUG_SERVER = "=== Rank {}: http://vm:4000{}/handler/dump_traceback? ===\n"
+FAULT = 'Thread 0x00007fa964206b80 (most recent call first):\n  File "train.py", line 6 in {}\n\n'
+
+
+def test_of_the_debug_server_s_files_the_newest_counts_whole(tmp_path: Path) -> None:
+    times = {"20261125_100000": (1, 4), "20261125_130000": (0, 4), "20261125_164420": (2, 3)}
+    for time, (late, size) in times.items():
+        text = "".join(DEBUG_SERVER.format(n, n) + FAULT.format("load" if n == late else "step") for n in range(size))
+        partial = "" if size == 4 else "PARTIAL DATA: 3/4 workers responded\n  Rank 3: Timeout: read timed out\n\n"
+        (tmp_path / f"stacks_{time}.txt").write_text(partial + text)
     job = intake.read([str(tmp_path)], silent)
-    assert {rank: one.stacks[0].frames[0].function for rank, one in job.ranks.items()} == {
+    assert {number: rank.stacks[0].frames[0].function for number, rank in job.ranks.items()} == {
         0: "step",
         1: "step",
-        2: "read",
+        2: "load",
     }
-    assert job.unranked == (str(tmp_path / "stacks.txt"),)
+    assert job.size == 4
+    assert [os.path.basename(one.file)[7:22] for one in job.unread] == ["20261125_100000", "20261125_130000"]
+    assert {one.why.rpartition("/")[2] for one in job.unread} == {
+        "stacks_20261125_164420.txt is read for the same ranks: it is newer"
+    }
+
+
+def test_what_is_taken_again_of_one_rank_alone_does_not_replace_what_was_taken_of_all(tmp_path: Path) -> None:
+    write(tmp_path, {f"rank{number}.txt": STACK for number in range(4)} | {"rank3_again.txt": LATE})
+    job = intake.read([str(tmp_path)], silent)
+    assert {rank.stacks[0].frames[0].function for rank in job.ranks.values()} == {"step"}
+    assert [os.path.basename(one.file) for one in job.unread] == ["rank3_again.txt"]
+
+
+def test_of_stacks_taken_in_the_same_minute_those_of_more_ranks_count(tmp_path: Path) -> None:
+    """As where a trainer and its engines run side by side."""
+    write(tmp_path, {f"trainer/rank{number}.txt": STACK for number in range(4)})
+    write(tmp_path, {f"engine/rank{number}.txt": LATE for number in range(3)})
+    for place, file in enumerate(sorted(tmp_path.rglob("*.txt"), reverse=True)):
+        os.utime(file, (9e8 + place, 9e8 + place))
+    job = intake.read([str(tmp_path)], silent)
+    assert {rank.stacks[0].frames[0].function for rank in job.ranks.values()} == {"step"}
+    assert len(job.unread) == 3
+
+
+def test_files_of_two_hosts_that_claim_one_rank_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {f"host{host}_rank{number}.txt": STACK for host in "AB" for number in range(4)})
+    job = intake.read([str(tmp_path)], silent)
+    assert [os.path.basename(one.file) for one in job.unread] == [f"hostA_rank{number}.txt" for number in range(4)]
+    assert {one.why.partition("txt is read ")[2] for one in job.unread} == {
+        "for the same ranks; if these are other ranks of one job, put the rank in the job into each name"
+    }
+
+
+def test_stacks_beside_the_traceback_of_a_rank_s_log_both_count(tmp_path: Path) -> None:
+    log = b'Traceback (most recent call last):\n  File "train.py", line 3, in f\nRuntimeError: Timed out waiting\n'
+    job = intake.read(
+        [write(tmp_path, {"rank0.txt": STACK, "rank0.log": log, "fault/rank0.txt": FAULT.encode()})], silent
+    )
+    assert (len(job.ranks[0].stacks), job.unread) == (3, ())

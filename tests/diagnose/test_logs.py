@@ -401,9 +401,22 @@ def test_the_debug_server_s_stacks_are_of_the_rank_above_them() -> None:
     assert (first, second) == (["step"], ["read"]), "the current thread comes first"
 
 
-@pytest.mark.parametrize("heading", ["==> stacks/rank_5.txt <==", "=== Rank 5: host:1 ==="])
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "==> stacks/rank_{}.txt <==",
+        "=== Rank {}: host:1 ===",
+        "=== rank {} ===",
+        "--- RANK {} ---",
+        "rank {}:",
+        "[rank {}]",
+        "## global rank={} (node-7), pid 70",
+    ],
+)
 def test_a_heading_says_the_rank(heading: str) -> None:
-    assert [*read(f'{heading}\nProcess 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n'.encode())] == [5]
+    block = 'Process 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n\n'
+    assert [*read("".join(f"{heading.format(rank)}\n{block}" for rank in (5, 6)))] == [5, 6]
+    assert [*read(f"step {heading.format(5)}\n{block}")] == [NOBODY], "it begins with that"
 
 
 @pytest.mark.parametrize(
@@ -412,6 +425,9 @@ def test_a_heading_says_the_rank(heading: str) -> None:
         "trainer-worker-3 pytorch ",
         '2026-11-22T09:15:00Z {pod="trainer-3", app="x"} ',
         "trainer-worker-3 pytorch \u203a ",
+        "team trainer-worker-3 pytorch ",
+        "Wed Nov 25 10:00:04 2026[1,3]<stderr>:",
+        "2026-11-22T09:15:00 3: ",
     ],
 )
 def test_a_collector_s_prefix_keeps_a_traceback_together(prefix: str) -> None:

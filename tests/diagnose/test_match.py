@@ -365,3 +365,14 @@ def test_a_rank_that_is_late_and_has_no_part_in_a_hang_leaves_it_possible() -> N
     assert (found.fix, found.is_known) == ("mtp-cp-deadlock", False)
     assert [one for one in found.doubts if one.startswith(f"rank {first} ")]
     assert matched(MTP)[0].is_known
+
+
+def test_where_the_peer_failed_and_nothing_differs_its_error_explains_the_wait_with_frames_and_without() -> None:
+    pipeline = Group("10", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 1))
+    calls = ("reduce_aux_losses_tracker_across_ranks", "track_moe_metrics")
+    track = [f"megatron/core/transformer/moe/moe_utils.py::{name}" for name in calls]
+    waits = rank(issued(pipeline, 1, "all_reduce", 8, at=track))
+    failed = rank(lines=failing("torch.OutOfMemoryError: CUDA out of memory.", "job/model.py::step"), recorded=False)
+    assert answers(job([waits, None]))["moe-aux-tracker-hang"] == "possible"
+    bare = waits._replace(waiting=tuple(one._replace(frames=()) for one in waits.waiting))
+    assert [answers(job([one, failed])) for one in (waits, bare)] == [{}, {}]

@@ -112,6 +112,13 @@ def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
     assert [*suspects.of(facts.of(whole)).why] == [2]
 
 
+def test_whom_all_wait_for_is_named_alone_though_no_dump_tells_what_was_done() -> None:
+    """As of dumps of active operations alone: one has left out an exchange, and is in a collective."""
+    here = rank(issued(Group("0", "default_pg", (0, 1, 2, 3)), 3, "all_reduce", 2))
+    whole = job([here, rank(end("send", 2)), here, rank(end("recv", 2))])
+    assert [*suspects.of(facts.of(whole)).why] == [2]
+
+
 def pipelines(many: int) -> Job:
     """Return a job of pipelines of four stages, of which one rank left no file: the others wait for it, one by one."""
     hop = many // 4

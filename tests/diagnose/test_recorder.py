@@ -392,6 +392,11 @@ def test_a_group_in_which_nothing_is_done_yet_has_completed_none() -> None:
     assert read(dump([gloo], {}) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"].completed == -1
 
 
+def test_gloo_s_status_counts_sends_and_receives_too() -> None:
+    gloo = entry(0, "gloo:barrier", seq=4, state="scheduled", retired=False)
+    assert read(dump([gloo], {}) | {"pg_status": {"0": status(11, 3)}}).rank.counts["0"].enqueued == 4
+
+
 @pytest.mark.parametrize(
     "bad",
     [None, 5, [], {"0": None}, {"0": {"last_enqueued_collective": "9" * 5000}}, {"9" * 5000: status(1, 1)}, {"x": []}],

@@ -77,8 +77,12 @@ def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], siz
 
 
 def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
-    for spoken, begins in (frozenset[int](), "no file tells of a rank: give "), (frozenset({3}), NOBODY):
-        job = JOB._replace(ranks={}, spoken=spoken)
+    nothing = JOB._replace(ranks={}, unranked=())
+    for job, begins in (
+        (nothing, "no file tells of a rank: give "),
+        (JOB._replace(ranks={}), "no file says which rank it tells of: put the rank into its name"),
+        (nothing._replace(spoken=frozenset({3})), NOBODY),
+    ):
         assert report.text(made(job=job, environment=None), colour=False).startswith(begins)
 
 
@@ -287,7 +291,8 @@ def test_what_was_not_read_is_named_with_the_reason() -> None:
     assert report.warnings(JOB) == [
         "cut: read in part: it breaks off",
         "x: no",
-        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt",
+        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt, "
+        "or above what each process says, as in `rank 3:`",
     ]
 
 
@@ -295,7 +300,8 @@ def test_of_many_files_with_one_fault_some_are_named() -> None:
     many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
     nobody = report.warnings(JOB._replace(ranks={}, unread=(), unranked=("a.bin",), files=1))
     assert nobody == [
-        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt"
+        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt, "
+        "or above what each process says, as in `rank 3:`"
     ]  # no process counts
     lines = report.warnings(JOB._replace(unread=(*many, *UNREAD), unranked=()))
     assert lines[7:] == [

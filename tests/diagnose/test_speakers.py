@@ -25,6 +25,11 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("12: [default3]: [rank99]: ", ("12:[default3]:", 3, 99)),
         ("[1,3]<stderr>: ", ("[1,3]<stderr>:", 3, None)),
         ("[prterun-node1-77@1,3]<stdout>: ", ("[prterun-node1-77@1,3]<stdout>:", 3, None)),
+        ("[prterun-node1-77@1,3][node1:4711]<stdout>: ", ("[prterun-node1-77@1,3][node1:4711]<stdout>:", 3, None)),
+        ("[3]<stderr>: ", ("[3]<stderr>:", 3, None)),
+        ("Wed Nov  5 10:00:04 2026<stdout>:[rank7]: ", ("", None, 7)),
+        ("[Wed Nov 25 10:00:04 2026][1,3]<stderr>: ", ("[1,3]<stderr>:", 3, None)),
+        ("[Wed Nov 25 10:00:04 2026]<stderr>: ", ("", None, None)),
         ("[3] ", ("[3]", 3, None)),
         ("(WorkerDict pid=77, ip=10.0.0.7) ", ("(WorkerDict pid=77, ip=10.0.0.7)", None, None)),
         ("\x1b[36m(WorkerDict pid=77)\x1b[0m [rank7]: ", ("(WorkerDict pid=77)", None, 7)),
@@ -32,6 +37,14 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("(pid=77) ", ("(pid=77)", None, None)),
         ("[pod/w-0/torch] 2026-01-02T03:04:05.123456789Z [rank7]: ", ("[pod/w-0/torch]", None, 7)),
         ("2026-01-02T03:04:05.1+01:00 ", ("", None, None)),
+        ("2026-01-02T03:04:05.123456789Z stderr F ", ("", None, None)),
+        ("2026-01-02T03:04:05.123456789+02:00 stdout F 3: ", ("3:", 3, None)),
+        ("Nov 25 10:00:04 ", ("", None, None)),
+        ("Nov  5 10:00:04 [rank7]: ", ("", None, 7)),
+        ("2026-01-02T03:04:05 12: ", ("12:", 12, None)),
+        ("[2026-01-02 03:04:05.123456] [default3]: ", ("[default3]:", 3, None)),
+        ("2026-01-02 03:04:05 (WorkerDict pid=77) ", ("(WorkerDict pid=77)", None, None)),
+        ("team trainer-worker-3 pytorch ", ("team trainer-worker-3 pytorch", None, None)),
         ("job-worker-0  | [rank7]: ", ("job-worker-0  |", None, 7)),
         ("node17: [default3]: ", ("node17:[default3]:", 3, None)),
         ("node17: 3: ", ("node17:3:", 3, None)),
@@ -73,7 +86,7 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
     streams = [{"stream": {"pod": f"w-{at}"}, "values": [[str(at + 2), "b"], [str(at), TEXT]]} for at in (1, 0)]
     answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
     data = json.dumps(answer, indent=1).encode()
-    assert speakers.recognizes(data)
+    assert speakers.recognizes(data) is speakers.of_loki
     found = [speakers.of(line) for line in speakers.of_loki(data).decode().splitlines()]
     assert [(who.launcher[-5:-2], text) for who, text in found] == [
         ("w-0", TEXT),
@@ -85,19 +98,44 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
         speakers.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_what_logcli_writes_the_newest_first_is_brought_into_the_order_of_time(is_json: bool) -> None:
+    lines = ["Traceback (most recent call last):", TEXT, "KeyError: a\nand more of it", "b"]
+    entries = [
+        json.dumps({"labels": {"pod": "w-0"}, "line": line, "timestamp": f"2026-01-02T03:04:0{at}.5Z"})
+        if is_json
+        else f'2026-01-02T03:04:0{at}Z {{pod="w-0"}} {line}'
+        for at, line in enumerate(lines)
+    ]
+    backward = "\n".join(reversed(entries)).encode()
+    in_order = speakers.recognizes(backward)
+    assert in_order is not None
+    assert in_order(backward).decode() == "\n".join(entries)
+    assert speakers.recognizes("\n".join(entries).encode()) is None
+    assert speakers.recognizes(b"2026-01-02T03:04:05Z b\n2026-01-02T03:04:04Z a") is None, "a log may be out of order"
+
+
 @pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])
 def test_other_json_is_a_line_as_it_is(line: str) -> None:
     assert speakers.of(line) == ((("", None, None)), line)
 
 
+NO_SPACE = ("[default3]:", "[rank3]:", "Wed Nov 25 10:00:04 2026[1,3]<stderr>:")
+
+
 def test_launchers_that_put_no_space_take_none_that_matters() -> None:
-    assert [speakers.of(f"{prefix}{TEXT}")[1].strip() for prefix in ("[default3]:", "[rank3]:")] == [TEXT.strip()] * 2
+    assert [speakers.of(f"{prefix}{TEXT}")[1].strip() for prefix in NO_SPACE] == [TEXT.strip()] * 3
 
 
 @pytest.mark.parametrize("line", [" 3: x", "ValueError: x", "12:30:01 x", "step | loss", "[2026-01-02] x", "(see) x"])
 def test_what_is_no_prefix(line: str) -> None:
     speaker, _ = speakers.of(line)
     assert (speaker.task, speaker.rank) == (None, None)
+
+
+@pytest.mark.parametrize("line", ["2026-01-02 03:04:05,123   INFO x", "[2026-01-02 03:04:05,123] INFO: Process 3"])
+def test_the_time_of_a_logger_is_its_line_s(line: str) -> None:
+    assert speakers.of(line) == (("", None, None), line)
 
 
 @pytest.mark.parametrize(

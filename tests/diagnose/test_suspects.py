@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from support.hung_jobs import IDLE, failing, issued, job, rank
+from support.hung_jobs import IDLE, SITE, failing, issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
-from unhang.diagnose.evidence import Count, Frame, Group, Job, Message, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Job, Message, Operation, Rank, Trail
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -54,6 +54,25 @@ def failed(*lines: Message) -> Rank:
     return rank(lines=lines, recorded=False)
 
 
+def spinning(*at: str) -> Rank:
+    """Return a rank of which there is a stack alone, on a CPU, as where it waits for its device."""
+    found = rank(at=at, recorded=False)
+    return found._replace(stacks=tuple(one._replace(idle=False) for one in found.stacks))
+
+
+def gloo(*operations: Operation) -> Rank:
+    """Return a rank of gloo's, whose dump lists the members of no group."""
+    done = issued(Group("0", "default_pg"), 3, "all_reduce", 2, done=True)
+    counts = {one.group.name: Count(one.sequence or 0, device=False) for one in (done, *operations)}
+    return rank(done, *operations)._replace(counts=counts)
+
+
+def in_group(name: str, kind: str = "all_reduce") -> Rank:
+    return gloo(issued(Group(name, ""), 1, kind, 2))
+
+
+ENDS = "torch/distributed/distributed_c10d.py::destroy_process_group"
+SYNC = "torch/cuda/__init__.py::synchronize"
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
 BETWEEN = rank(at=IDLE, recorded=False)
@@ -182,6 +201,22 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
+    "stacks: the dump of one has nothing pending": (job([DONE, *STACKS]), "host", [0]),
+    "stacks: one is in none, and its dump has nothing pending": (
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]),
+        "host",
+        [0],
+    ),
+    "most are at the end, and one has issued more": (
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()]),
+        "disagrees",
+        [3],
+    ),
+    "stacks: most are at the end, and one is not": (
+        job([rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)]),
+        "host",
+        [3],
+    ),
     "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "host", [0]),
     "stacks: one waits for its next call, another is not heard of": (job([BETWEEN, *STACKS, None]), "silent", [4]),
     "stacks: one waits for its next call, the others are in two": (
@@ -210,6 +245,36 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
         "stack",
         [0],
+    ),
+    "stacks: some are where ranks are that wait by their logs": (
+        job(
+            [
+                spinning(READ),
+                spinning(STEP),
+                spinning(STEP),
+                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
+            ],
+            size=6,
+        ),
+        "host",
+        [0],
+    ),
+    "stacks: some wait for their devices, and logs tell of others": (
+        job(
+            [
+                spinning(READ),
+                *[spinning(SYNC, STEP)] * 2,
+                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
+            ],
+            size=6,
+        ),
+        "host",
+        [0],
+    ),
+    "stacks: some wait for their devices, and nobody is in a collective": (
+        job([spinning(SYNC, OTHER), *[spinning(STEP)] * 3]),
+        "",
+        [],
     ),
     "stacks: two wait for data": (job([rank(at=(READ,), recorded=False)] * 2 + STACKS), "host", [0, 1]),
     "it left out a call, and waits in the next": (
@@ -272,6 +337,23 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "cycle",
         [0, 1, 2, 3],
     ),
+    "gloo: one is in another group than most": (
+        job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]),
+        "disagrees",
+        [3],
+    ),
+    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "cycle", [0, 1]),
+    "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
+    "gloo: a group of which others are done with another one": (
+        job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]),
+        "",
+        [],
+    ),
+    "gloo: a source may wait in another group": (
+        job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]),
+        "",
+        [],
+    ),
     "all agree": (job([waits()] * 4), "", []),
     "nobody waits": (job([DONE] * 4), "", []),
 }
@@ -314,6 +396,27 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
     whole, _, _ = JOBS["halves"]
     assert {*suspects.of(facts.of(whole)).why.values()} == {
         "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("stacks: another call", "is in another call than its peers: dumps would tell which of these is wrong"),
+        (
+            "stacks: one is in none",
+            "its peers are in a collective, and no frame or dump of it shows one, in _next_data",
+        ),
+    ],
+)
+def test_stacks_alone_say_no_more_than_they_show(name: str, why: str) -> None:
+    assert {*suspects.of(facts.of(JOBS[name][0])).why.values()} == {why}
+
+
+def test_where_most_have_not_come_the_reason_says_that_the_others_may_be_wrong() -> None:
+    assert {*suspects.of(facts.of(job([DONE] * 3 + [waits()]))).why.values()} == {
+        "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one call "
+        "more"
     }
 
 
@@ -409,10 +512,19 @@ def test_a_rank_that_is_late_by_its_stack_comes_before_one_of_which_nothing_came
     assert [*suspects.of(facts.of(merged([said, late]))).why] == [3]
 
 
-def test_by_stacks_alone_nobody_is_named_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
-    seen = [rank(at=(STEP,), recorded=False), None, *STACKS]
+@pytest.mark.parametrize("place", [READ, STEP])
+def test_by_stacks_alone_who_is_seen_outside_of_the_collective_comes_before_one_of_which_nothing_came(
+    place: str,
+) -> None:
+    seen = [None, STACKS[0], rank(at=(place,), recorded=False), STACKS[0]]
+    assert [*suspects.of(facts.of(job(seen))).why] == [2]
+
+
+def test_in_a_pipeline_nobody_is_named_by_a_stack_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
+    receives = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
+    seen = [rank(at=(STEP,), recorded=False), None, receives, receives]
     assert [*suspects.of(facts.of(job(seen))).why] == [1]
-    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), None, *STACKS]))).why] == [0]
+    assert [*suspects.of(facts.of(job([rank(at=(READ,), recorded=False), *seen[1:]]))).why] == [0]
 
 
 def test_by_two_stacks_the_one_that_is_in_no_collective_is_named() -> None:
@@ -476,6 +588,18 @@ def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_mo
     assert not suspects.of(facts.of(job([moving, moving, late]))).why
     (answer,) = diagnosis.diagnose(job([moving, moving, late]), ()).answers
     assert (answer.answer, answer.summary) == ("slow", "Every rank has moved between its two stacks: the job goes on.")
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_rank_that_says_nothing_is_suspect_whatever_its_number(silent: int) -> None:
+    raised = (
+        "[rank{0}]: Traceback (most recent call last):",
+        f'[rank{{0}}]:   File "{SITE}torch/distributed/distributed_c10d.py", line 5356, in barrier',
+        "[rank{0}]: RuntimeError: Connection closed by peer [127.0.0.1]:11425",
+    )
+    lines = [line.format(number) for number in range(3) if number != silent for line in raised]
+    found = suspects.of(facts.of(merged([logged(*lines), Told(f"rank_{silent}.log", named=silent)])))
+    assert (found.rule, [*found.why]) == (suspects.SILENT, [silent])
 
 
 def test_of_a_job_whose_processes_are_all_gone_only_an_error_or_what_was_recorded_makes_suspect() -> None:

@@ -1,10 +1,11 @@
-"""Tell apart the jobs, and the times, whose dumps lie in one folder tree."""
+"""Tell apart the jobs, and the times, whose dumps and stacks lie in one folder tree."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -14,8 +15,9 @@ from unhang.diagnose.recorder import Dump
 _HOUR = 3600 * 10**9
 _CLOCKS = 600 * 10**9
 """So far apart the clocks of two nodes, and a straggler and its peers, may be where collectives may take less."""
+_MINUTE = 60.0
 _SOURCE_AHEAD = 64
-_NUMBER = re.compile(r"\d{1,18}")
+_NUMBER = re.compile(r"(\d{1,18})")
 _OTHER_GROUPS = "it is of another job: its groups have other members than in most dumps"
 
 
@@ -35,6 +37,33 @@ class Chosen(NamedTuple):
     """The dumps that are left out, and why."""
     others: tuple[str, ...]
     """Folders in which there is nothing but what another job has left."""
+
+
+class Taken(NamedTuple):
+    """Which stacks a file was taken with, and when."""
+
+    series: str = ""
+    """Its path without its rank: files of which this is the same were taken together."""
+    stamp: float = 0.0
+    """The time in that, in seconds; 0 if there is none."""
+    at: float = 0.0
+    """When it was written, in seconds."""
+
+
+class Spied(NamedTuple):
+    """A file with stacks."""
+
+    file: str
+    ranks: frozenset[int]
+    taken: Taken
+
+
+class Older(NamedTuple):
+    """A file whose stacks of some ranks do not count."""
+
+    file: str
+    ranks: frozenset[int]
+    why: str
 
 
 class _Run:
@@ -101,6 +130,49 @@ def chosen(files: Sequence[File]) -> Chosen:
             why = f"{place} is read: this is of another job or time"
             unread.append(Unread(path, why if run.has_groups_of(best) else _OTHER_GROUPS, partly=False))
     return Chosen(_of_one_time(dumps, unread), tuple(unread), tuple(sorted(others)))
+
+
+def older(files: Iterable[Spied]) -> Iterator[Older]:
+    """Yield the files with stacks of ranks of which newer ones were taken, or in the same minute those of more ranks.
+
+    What is taken later of a few ranks alone does not replace what was taken of all at one time.
+    """
+    series: dict[str, list[Spied]] = defaultdict(list)
+    for one in files:
+        series[one.taken.series].append(one)
+    ranks = {name: frozenset[int]().union(*(one.ranks for one in same)) for name, same in series.items()}
+    of_rank: dict[int, set[str]] = defaultdict(set)
+    for name, own in ranks.items():
+        for rank in own:
+            of_rank[rank].add(name)
+    rivals = {name: {it for rank in own for it in of_rank[rank]} for name, own in ranks.items()}
+    is_stamped = all(one.taken.stamp for name, same in series.items() if len(rivals[name]) > 1 for one in same)
+    when = {name: max(one.taken.stamp if is_stamped else one.taken.at for one in same) for name, same in series.items()}
+    gap = 1.0 if is_stamped else _MINUTE
+    times = sorted(when.values())
+    moments = [at for at, before in zip(times, [-gap, *times]) if at - before >= gap]
+
+    def worth(name: str) -> tuple[object, ...]:
+        is_most = 2 * len(ranks[name]) > max(len(ranks[it]) for it in rivals[name])
+        numbers = [int(part) if part.isdecimal() else part for part in _NUMBER.split(name)]
+        return is_most, bisect(moments, when[name]), len(ranks[name]), int(when[name]), numbers
+
+    kept: dict[int, str] = {}
+    for name in sorted(series, key=worth, reverse=True):
+        if not (twice := ranks[name] & kept.keys()):
+            kept.update(dict.fromkeys(ranks[name], name))
+            continue
+        best = kept[min(twice)]
+        later_by = when[best] - when[name]
+        is_older = later_by >= gap
+        out = ranks[name] if is_older else twice
+        kept.update(dict.fromkeys(ranks[name] - out, name))
+        why = f"{best} is read for the same ranks{': it is newer' if is_older else ''}"
+        if not is_stamped and later_by < 60 * _MINUTE:
+            why += "; if these are other ranks of one job, put the rank in the job into each name"
+        for one in series[name]:
+            if one.ranks & out:
+                yield Older(one.file, one.ranks & out, why)
 
 
 def _runs(files: Iterable[File]) -> list[_Run]:

@@ -14,6 +14,9 @@ _LARGEST = 1 << 17
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 """Collectives whose inputs have one number of elements and one type on all ranks."""
 
+ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Collectives that some ranks are done with before others have come."""
+
 
 class Meeting(NamedTuple):
     """One collective of a group: what each rank issued under its number, and who has not come to it."""
@@ -91,7 +94,7 @@ def settled(job: Job) -> Job:
 
 def everybody(job: Job) -> set[int]:
     """Return all ranks of a job, as far as they are known. A number far off must not fill the memory."""
-    size = job.size or max(job.ranks, default=-1) + 1
+    size = job.size or max((*job.ranks, *job.spoken), default=-1) + 1
     return {*range(min(size, _LARGEST)), *job.ranks}
 
 
@@ -150,7 +153,7 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
     members = set(group.members) or (all_ if group.description == "default_pg" else set())
     behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
     if not members and not behind and not differences(issued.values()):
-        behind = _candidates(job, group, recorded - newest.keys())
+        behind = (_candidates if group.description else _strangers)(job, group, recorded - newest.keys())
     unseen = bool((members or all_) - recorded) or not (group.members or job.size)
     passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
     return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), unseen or passed)
@@ -168,12 +171,25 @@ def _candidates(job: Job, group: Group, unused: Iterable[int]) -> set[int]:
     found = {
         rank
         for rank in {*unused} - listed
-        if group.description
-        and not any(
+        if not any(
             one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
         )
     }
     return {rank for rank in found if not job.ranks[rank].waiting} or found
+
+
+def _strangers(job: Job, group: Group, unused: Collection[int]) -> set[int]:
+    """Return who may be missing from a group of gloo's without a description, if there is a dump of every rank.
+
+    It would be done if all members had come. Who has done something in another such group may belong there.
+    """
+    users = [job.ranks[number] for number in job.ranks.keys() - unused]
+    kinds = {one.kind for rank in users for one in rank.waiting if one.group.name == group.name}
+    is_gloo = not any(rank.counts[group.name].device for rank in users if group.name in rank.counts)
+    if not (is_gloo and all(number in job.ranks and job.ranks[number].recorded for number in everybody(job))):
+        return set()
+    found = {number for number in unused if all(one.group.description for one in job.ranks[number].last)}
+    return set() if kinds & ONE_SIDED else {rank for rank in found if not job.ranks[rank].waiting} or found
 
 
 def splits(job: Job) -> tuple[Split, ...]:

@@ -210,7 +210,7 @@ def _said(job: Job) -> list[Answer]:
 def _quiet(found: Facts) -> list[Answer]:
     """Return what is to be said where no rank is known to be late: the best of what dumps, logs and stacks tell."""
     told = [*_of_waiting(found), *_of_stacks(found), *_of_free(found)]
-    nothing = Answer("not-enough", "", "No file says where a rank waits.", (), ("dumps and stacks of all ranks",))
+    nothing = Answer("not-enough", "", "No file says where a rank waits.", (), _of_all(found.job, "dumps", "stacks"))
     return _best(*told, nothing)
 
 
@@ -232,11 +232,19 @@ def _of_waiting(found: Facts) -> Iterable[Answer]:
     if places and unseen:
         yield Answer("not-enough", "", "Ranks wait for others that left no dump.", places, _of_unseen(unseen))
     elif places:
-        if any(one.recorded and one.waiting for one in job.ranks.values()):
-            summary = "Ranks wait in collectives, and all that is known of these agrees."
-        else:
+        lacks = _of_all(job, "dumps", "stacks")
+        heads = [rank.waiting[0] for rank in job.ranks.values() if rank.waiting]
+        rooted = [f"{one.kind} {one.sequence}" for one in heads if one.kind in desync.ONE_SIDED]
+        if not any(one.recorded and one.waiting for one in job.ranks.values()):
             summary = "The logs say where ranks wait, and not what the others do."
-        yield Answer("not-enough", "", summary, places, ("dumps and stacks of all ranks, taken at one time",))
+        elif len({(one.group.name, one.sequence, one.kind) for one in heads}) == 1:
+            summary = "Ranks wait in collectives, and all that is known of these agrees."
+        elif rooted:
+            summary = f"Ranks wait in different collectives: they may name different roots in {rooted[0]}."
+            lacks = ("the root that each rank names: no file has it",)
+        else:
+            summary = "Ranks wait in different collectives, and no file says which of these is wrong."
+        yield Answer("not-enough", "", summary, places, lacks)
 
 
 def _of_stacks(found: Facts) -> Iterable[Answer]:
@@ -252,8 +260,14 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
         summary = "Some ranks are in no collective." if some else f"{whose} is in a collective."
         yield Answer("slow", "", summary, places, _of_late(found.job, free))
     elif suspects.have_peers(found):
-        summary = "Ranks send and receive, as the stages of a pipeline do: whether they agree, only dumps show."
-        yield Answer("not-enough", "", summary, places, ("dumps of all ranks",))
+        what, lacks = "only dumps show", _of_all(found.job, "dumps")
+        if any(whereabouts.is_of_gloo(rank) for rank in ranks.values()):
+            what, lacks = (
+                "gloo's dumps do not show",
+                ("with whom each rank sends or receives: no dump of gloo's has it",),
+            )
+        summary = f"Ranks send and receive, as the stages of a pipeline do: whether they agree, {what}."
+        yield Answer("not-enough", "", summary, places, lacks)
     elif len(set(calls.values())) > 1 and found.unseen:
         summary = "Ranks wait in different collectives, as they do where one is late to the first of these."
         yield Answer("not-enough", "", summary, places, _of_unseen(found.unseen))
@@ -272,11 +286,23 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
             why = "which their dumps do not have: these are older, or its group has no communicator yet"
             summary, lacks = f"{alike}, {why}.", _OF_COMMUNICATORS
         else:
-            summary, lacks = f"{alike}: only dumps of the flight recorder show what differs.", ("dumps of all ranks",)
+            summary = f"{alike}: only dumps of the flight recorder show what differs."
+            lacks = _of_all(found.job, "dumps")
         yield Answer("not-enough", "", summary, places, lacks)
 
 
-def _of_unseen(unseen: Collection[int]) -> tuple[str, ...]:
+def _of_all(job: Job, *kinds: str) -> tuple[str]:
+    """Return which of these kinds of evidence to take of all ranks: those that are not at hand, or else all anew."""
+    ranks = [job.ranks.get(number) for number in desync.everybody(job)] or [None]
+    lacking = {
+        "dumps": not all(one and one.recorded for one in ranks),
+        "stacks": not all(one and one.stacks for one in ranks),
+    }
+    left = [kind for kind in kinds if lacking[kind]]
+    return (f"{' and '.join(left or kinds)} of all ranks{'' if left else ' once more'}, taken at one time",)
+
+
+def _of_unseen(unseen: Collection[int]) -> tuple[str]:
     return (f"dumps and stacks of rank {', '.join(map(str, sorted(unseen)[:8]))}{', ...' if len(unseen) > 8 else ''}",)
 
 

@@ -52,6 +52,8 @@ class Facts(NamedTuple):
     """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
     paths: Mapping[int, tuple[tuple[str, str, int], ...]]
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
+    as_waiting: frozenset[int]
+    """Ranks whose whole stack is that of another rank that is known to wait."""
     mixed: Mapping[int, str]
     """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
@@ -106,6 +108,7 @@ def of(job: Job) -> Facts:
         tuple(whereabouts.failures_of_strangers(job.strangers)),
         calls,
         {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        _as_waiting(job),
         {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
         has_ended
         or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
@@ -113,6 +116,12 @@ def of(job: Job) -> Facts:
         moving and not unseen,
         has_ended,
     )
+
+
+def _as_waiting(job: Job) -> frozenset[int]:
+    whole = {number: whereabouts.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
+    known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
+    return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
 
 
 def _mixed(rank: Rank) -> str:

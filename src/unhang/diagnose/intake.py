@@ -8,29 +8,51 @@ import os
 import re
 import stat
 import zlib
-from codecs import BOM_UTF8
+from calendar import timegm
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from io import BufferedReader, BytesIO, FileIO
+from contextlib import contextmanager, suppress
+from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
+from typing import TypeAlias
 
-from unhang.diagnose import census, job, logs, readers, recorder, speakers, stacks
+from unhang.diagnose import apart, census, job, logs, pages, readers, recorder, speakers, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
+_Stream: TypeAlias = "BufferedReader[FileIO] | BufferedReader[BytesIO] | gzip.GzipFile"
 _HEAD = 1 << 16
-_RANK = re.compile(r"rank[_.\-]?(\d{1,7})(?!.*rank[_.\-]?\d)", re.IGNORECASE)
+_PACKED = {
+    "tar": re.compile(rb"(?s).{257}ustar"),
+    "zip": re.compile(rb"PK\x03\x04"),
+    "xz": re.compile(rb"\xfd7zXZ\0"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
+    "bzip2": re.compile(rb"BZh\d1AY&SY"),
+    "7z": re.compile(rb"7z\xbc\xaf\x27\x1c"),
+}
+"""How archives begin, by what they are called."""
+_RANK = re.compile(
+    r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
+)
+"""A rank in a name, and what it is within, where that is not the job."""
+_STAMP = re.compile(
+    r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
+)
 _NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
 _NO_RANK = re.compile(
     r"(node|host|pod|worker|gpu|pid|job|slurm|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
 )
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
+_OF_POD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
+"""How a file of Kubernetes in /var/log/pods begins."""
+_THOUSAND = 1000
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
 """torchrun's folder of each start of the ranks."""
 _WORLD = re.compile(
     rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
+    rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
 )
-"""Where Megatron, ms-swift and torchrun say of how many ranks a job is, as it begins."""
+"""Where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins."""
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -103,66 +125,110 @@ def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
     parts: list[Rank] = []
-    named, size, why = rank_in(file), None, ""
+    named, name, size, why = rank_in(file), file, None, ""
     try:
         with opened(file) as stream:
-            if stream.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
-                stream.read(len(BOM_UTF8))
             head = stream.peek(_HEAD)[:_HEAD]
+            if packed := next((name for name, begins in _PACKED.items() if begins.match(head)), None):
+                raise ValueError(f"it is an archive ({packed}): unpack it first")
             if census.recognizes(head):
                 return census.read(stacks.whole(stream)[0], file, named)
+            if pages.recognizes(head):
+                page = pages.read(stacks.whole(stream)[0], file)
+                return page._replace(taken=_taken(file, None)) if page.parts else page
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
-            is_loki = speakers.recognizes(head)
             named = None if _is_of_process(file, named, head) else named
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
-            text = BytesIO(speakers.of_loki(stacks.whole(stream)[0])) if is_loki else stream
-            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, file))
+            text: BufferedIOBase = stream
+            if in_order := speakers.recognizes(head):  # the numbers of its lines are others then
+                text, name = BytesIO(in_order(stacks.whole(stream)[0])), f"{file}, the oldest line first"
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, name))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return job.Told(file, parts=tuple(parts), named=_unless_shared(file, named, parts), why=why, size=size or None)
+    named = _unless_shared(file, named, parts)
+    taken = _taken(file, named) if parts else apart.Taken()
+    return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, taken=taken)
 
 
 @contextmanager
-def opened(file: str) -> Iterator[BufferedReader[FileIO] | gzip.GzipFile]:
-    """Open a file, unzipped."""
+def opened(file: str) -> Iterator[_Stream]:
+    """Open a file, unzipped, and in UTF-8 without a mark of its encoding if it is text that has one."""
     with BufferedReader(FileIO(file), _HEAD) as stream:
         if stream.peek(2)[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=stream) as unzipped:
-                yield unzipped
+                yield _decoded(unzipped)
         else:
-            yield stream
+            yield _decoded(stream)
+
+
+def _decoded(stream: _Stream) -> _Stream:
+    head = stream.peek(len(BOM_UTF8))
+    if head.startswith(BOM_UTF8):
+        stream.read(len(BOM_UTF8))
+    elif head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
+    return stream
 
 
 def rank_in(file: str) -> int | None:
     """Return the rank that a file's name, or its folder's, tells: ``trace_rank_3``, ``dump-3.json``, ``3/err.log``."""
     folder, name = os.path.split(_ENDINGS.sub("", file))
     folder = os.path.basename(folder)
-    match = _RANK.search(name) or (None if _NO_RANK.search(name) else _NUMBER.search(name))
-    match = match or _RANK.search(folder) or re.match(r"(\d{1,7})$", folder)
-    return int(match[1]) if match else None
+    number = _called(name)
+    if number is None and not _NO_RANK.search(name) and (match := _NUMBER.search(name)):
+        number = match[1]
+    number = number or _called(folder) or (folder if re.fullmatch(r"\d{1,7}", folder) else None)
+    return None if number is None else int(number)
+
+
+def _called(name: str) -> str | None:
+    """Return the number of the last rank of the job that a name tells as such."""
+    return next((rank for of, rank in reversed(_RANK.findall(name)) if not of), None)
+
+
+def _taken(file: str, named: int | None) -> apart.Taken:
+    """Return with what a file was taken, and when, by its path and the file system."""
+    series = file
+    if named is not None:
+        for before in ("(?i:rank)[_.\\-]?", r"(?<!\d)"):
+            if found := [*re.finditer(rf"{before}(?P<own>0*{named})(?!\d)", file)]:
+                series = f"{file[: found[-1].start('own')]}*{file[found[-1].end('own') :]}"
+                break
+    stamp = 0
+    for time in _STAMP.finditer(series):  # the last one counts
+        with suppress(ValueError):
+            stamp = timegm((*map(int, time.groups("0")), 0, 0, 0))
+    return apart.Taken(series, stamp, os.stat(file).st_mtime)
 
 
 def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
-    """Return whether the number in a name is that of the process whose stacks these are."""
-    if named is None or _RANK.search(os.path.basename(file)):
+    """Return whether the number in a name is that of the process whose stacks these are, or of a container's start."""
+    if named is None or _called(os.path.basename(file)):
         return False
-    return bool(re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
+    return bool(_OF_POD.match(head) or re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
 
 
 def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:
     """Return the rank that a name tells, but that a number alone tells nothing where the lines are of other ranks."""
     is_shared = any(part.rank not in (stacks.NOBODY, named) for part in parts)
-    return None if is_shared and not _RANK.search(os.path.basename(file)) else named
+    return None if is_shared and not _called(os.path.basename(file)) else named
 
 
 def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
-    """Return what the files say, but that of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes."""
+    """Return what the files say, without the numbers in their names that may be no ranks of the job.
+
+    Of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes. And a number of some thousands, below which
+    most are missing, is that of a process or a job.
+    """
     names = [os.path.basename(one.file) for one in told]
-    seen = Counter((name, one.named) for name, one in zip(names, told) if one.parts)
+    bare = [not _called(name) and one.named is not None and bool(one.parts) for name, one in zip(names, told)]
+    seen = Counter((name, one.named) for name, one, is_bare in zip(names, told, bare) if is_bare)
+    numbers = sorted({number for _, number in seen if number is not None})
+    pids = {number for place, number in enumerate(numbers, 1) if number >= _THOUSAND and number > 2 * place}
     return [
-        one._replace(named=None) if seen[name, one.named] > 1 and not _RANK.search(name) else one
-        for name, one in zip(names, told)
+        one._replace(named=None) if is_bare and (one.named in pids or seen[name, one.named] > 1) else one
+        for name, one, is_bare in zip(names, told, bare)
     ]

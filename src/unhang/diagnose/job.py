@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnose import apart
@@ -28,6 +28,7 @@ class Told(NamedTuple):
     """Why it could not be read, or not whole; else empty."""
     size: int | None = None
     """How many ranks the job has, if it says so."""
+    taken: apart.Taken = apart.Taken()
 
 
 def merged(told: Iterable[Told]) -> Job:
@@ -43,14 +44,11 @@ def merged(told: Iterable[Told]) -> Job:
     running = frozenset(part.rank for one in told for part in one.parts if part.process == RUNNING)
     cpu = {part.rank: part.cpu for one in told for part in one.parts if part.cpu is not None}
     told = [_without_guesses(one, running) for one in told]
-    twice = _twice_spied(told, unread)
-    told = [_without(one, twice.get(one.file, ())) for one in told]
+    told = _newest(told, unread)
     renamed = _distinct(dumps)
     parts: dict[int, list[Rank]] = defaultdict(list)
     for dump in dumps.values():
         parts[dump.rank.rank].append(_grouped(dump.rank, renamed[dump.rank.rank]))
-    nameless = [part for one in told for part in one.parts if part.rank < 0 and one.named is None]
-    is_all = len(nameless) > 1 and not parts and all(part in nameless for one in told for part in one.parts)
     strangers: list[Message] = []
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
@@ -59,9 +57,6 @@ def merged(told: Iterable[Told]) -> Job:
             if number is None:
                 if all(it.rank < 0 for it in one.parts):  # a name would help; what several ranks share has none
                     unranked.append(one.file)
-                if is_all:  # what a few processes do is of use, whichever ranks they are
-                    number = nameless.index(part)
-            if number is None:
                 strangers += part.messages
             elif part == Rank(part.rank):
                 spoken.add(number)
@@ -93,22 +88,37 @@ def _without_guesses(one: Told, running: Collection[int]) -> Told:
     return one._replace(parts=tuple(parts))
 
 
-def _twice_spied(told: Iterable[Told], unread: list[Unread]) -> dict[str, set[int]]:
-    """Return, by file, the ranks whose stacks another folder has too: of two jobs, that with most ranks is read."""
-    files: dict[int, set[str]] = defaultdict(set)
+def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
+    """Return what the files say, but for stacks of which newer ones are read; tell of the files that have these.
+
+    py-spy's and faulthandler's are both read: the one may tell what the other does not.
+    """
+    older: dict[str, list[apart.Older]] = defaultdict(list)
+    for is_spied in (True, False):
+        for found in apart.older([*_spied(told, is_spied=is_spied)]):
+            older[found.file].append(found)
+    left = []
     for one in told:
-        for part in one.parts:
-            number = part.rank if part.rank >= 0 else one.named
-            if number is not None and any(stack.idle is not None for stack in part.stacks):
-                files[number].add(one.file)
-    ranks = Counter(folder for same in files.values() for folder in {*map(_folder, same)})
-    left: dict[str, set[int]] = defaultdict(set)
-    for number, same in files.items():
-        best = max(map(_folder, same), key=lambda folder: (ranks[folder], folder))
-        for file in sorted(file for file in same if _folder(file) != best):
-            left[file].add(number)
-            unread.append(Unread(file, f"the stacks of rank {number} are those in {best}", partly=True))
+        numbers = {rank for it in older[one.file] for rank in it.ranks}
+        left.append(_without(one, numbers) if numbers else one)
+        unread += [Unread(one.file, it.why, bool(left[-1].parts)) for it in older[one.file]]
     return left
+
+
+def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[apart.Spied]:
+    """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
+    for one in told:
+        numbers = [part.rank if part.rank >= 0 else one.named for part in one.parts if _taken_by(part) == is_spied]
+        if ranks := frozenset(number for number in numbers if number is not None):
+            series = one.taken.series or one.file.rpartition("/")[0]
+            yield apart.Spied(one.file, ranks, one.taken._replace(series=series))
+
+
+def _taken_by(part: Rank) -> bool | None:
+    """Return whether the stacks of a part are py-spy's, or of a file of faulthandler's; None if they are of a log."""
+    if any(stack.idle is not None for stack in part.stacks):
+        return True
+    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks) else None
 
 
 def _of_job(one: Told, others: Collection[str], unread: list[Unread]) -> Told:
@@ -119,17 +129,14 @@ def _of_job(one: Told, others: Collection[str], unread: list[Unread]) -> Told:
     return one._replace(parts=(), named=None)
 
 
-def _folder(file: str) -> str:
-    return file.rpartition("/")[0]
-
-
 def _without(one: Told, numbers: Collection[int]) -> Told:
     """Return what a file says, but for the stacks of these ranks."""
-    parts = (
-        part._replace(stacks=()) if numbers and (part.rank if part.rank >= 0 else one.named) in numbers else part
-        for part in one.parts
-    )
-    return one._replace(parts=tuple(parts))
+    parts = []
+    for part in one.parts:
+        is_out = (part.rank if part.rank >= 0 else one.named) in numbers
+        left = part._replace(stacks=()) if is_out and _taken_by(part) is not None else part
+        parts += [left] if left is part or left != Rank(part.rank) else []
+    return one._replace(parts=tuple(parts), named=one.named if parts else None)
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

@@ -72,7 +72,8 @@ def unmatched(facts: Facts) -> dict[int, str]:
         known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
         pairs = known or within
         pairs = {pair: one for pair, one in pairs.items() if pair in past} or pairs
-        most = _most_of(pairs) if known else set()
+        is_of_one = len({other for _, other in pairs}) == 1  # all others only wait for it
+        most = _most_of(pairs) if known or is_of_one else set()
         found.update(_of_pairs({pair: why[pair] for pair in pairs}, _odd(facts, pairs), most))
     return found
 

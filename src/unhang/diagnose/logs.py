@@ -27,8 +27,8 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over, but for the first ones of each rank.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
-    b"=== Rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called", b"ut of memory",
-    b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
+    b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
+    b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
 )  # fmt: skip
 _ENDS = "End time of running main"
 """What a process of ms-swift says once all has gone well."""
@@ -36,6 +36,8 @@ _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 # What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
 _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
+_ABOVE = re.compile(r"\W*(?:global[ _])?rank\W{0,3}(\d{1,7})\b", re.IGNORECASE)
+"""A line right above what py-spy says of a process."""
 _WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
@@ -228,6 +230,9 @@ class _Log:
         if found := _SECTION.match(text):
             self._section = int(found[1] or found[2])
             return
+        who, above = self._before
+        if speaker == who == _NOBODY and stacks.begins(text) and (found := _ABOVE.match(above)):
+            self._section = int(found[1])
         if self._section is not None and speaker == _NOBODY:
             speaker = Speaker("", None, self._section)
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
@@ -239,7 +244,6 @@ class _Log:
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
         if text.startswith("Traceback ("):
-            who, above = self._before
             said.is_warned = who == speaker and bool(_CAUGHT.match(above) or (said.caught and not above))
             is_above = who in (speaker, Speaker(speaker.launcher, speaker.task, None))
             is_chained = who == speaker and _CHAIN.match(above)
@@ -356,8 +360,10 @@ def _pieces(stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines, many at a time, with the number of the first one; of an endless line, its beginning."""
     number, rest, skips = 1, b"", False
     while read := stream.read1(_PIECE):  # not `read`, which loses what stands before the end of a broken file
-        if number == 1 and not rest and b"\0" in read[:8192]:
-            raise ValueError("not text")
+        if number == 1 and not rest:
+            read = read.lstrip(b"\0")  # so a log begins that was emptied while a process went on to write it
+            if b"\0" in read[:8192]:
+                raise ValueError("not text")
         if skips:
             if b"\n" not in read:
                 continue

@@ -87,6 +87,8 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     continue  # what they issued says more than where they are
                 only = any(error.only for *_, error in errors)
                 doubts = tuple(_doubts(facts, suspects, hang, scene, named, {number for number, _ in lines}))
+                if facts.errors and clauses.get("differ", True) is None and not errors:
+                    continue  # who failed has not come, and nothing shows that the others differ
                 shown = clauses.get("frames") is None and _is_seen(facts.job, hang, scene)
                 told = {**clauses, "frames": True} if shown else clauses
                 if False not in clauses.values() and _speaks(hang, told, is_doubted=bool(doubts)):

@@ -463,6 +463,8 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:
+            if not scan.device and group in scan.newest:  # gloo counts sends and receives too, and has no entry of them
+                enqueued = -1
             enqueued = max(enqueued, scan.newest.get(group, -1))
         found[_text(group)] = Count(enqueued, started, completed, group not in paired, scan.device)
     return found

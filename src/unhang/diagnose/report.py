@@ -59,6 +59,7 @@ _ENDED = "no rank is suspect: all processes that were seen have ended meanwhile"
 _NOTHING = (
     "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
 )
+_NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
@@ -100,10 +101,8 @@ def warnings(job: Job) -> list[str]:
     for item in job.unread:
         files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
     if job.unranked:
-        counted = (
-            "Its processes count as ranks, in their order. " if job.ranks and job.files == len(job.unranked) else ""
-        )
-        files[f"it does not say its rank. {counted}Put the rank into its name, as in rank3.txt"] = list(job.unranked)
+        where = "into its name, as in rank3.txt, or above what each process says, as in `rank 3:`"
+        files[f"it does not say its rank. Put the rank {where}"] = list(job.unranked)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
@@ -192,8 +191,9 @@ def _suspects(found: Diagnosis) -> list[str]:
     if suspects.why or found.facts.strangers:
         return lines
     job = found.facts.job
+    nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
-    return [nobody if job.ranks or job.spoken else _NOTHING, *lines]
+    return [nobody if job.ranks or job.spoken else nothing, *lines]
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:

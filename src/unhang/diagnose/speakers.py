@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (
@@ -21,18 +21,27 @@ _PREFIX = re.compile(
     r"""
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
     | (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
-    | \[[\w.@-]{0,80}\d,(?P<process>\d{1,7})\]<std(?:out|err)>:[ ]?    # mpirun --tag-output
+    | \[(?:[\w.@-]{0,80}\d,)?(?P<process>\d{1,7})\]                     # mpirun --tag-output
+        (?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:[ ]?                    # --output tag-detailed: host and process
     | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
     | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
-    | [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
+    | (?:[a-z0-9][a-z0-9-]{0,62}[ ])?                                   # stern -A: namespace
+        [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
         (?=LINE)
     | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | [a-z][a-z0-9.-]{0,80}\d:[ ](?=LINE)                              # pdsh, as DeepSpeed calls it
-    | (?P<time>\d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ])  # kubectl logs --timestamps
-    """.replace("LINE", _LINE),
+    | (?P<time>
+        \d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ]          # kubectl logs --timestamps
+            (?:std(?:out|err)[ ][FP][ ])?                              # a file in a node's /var/log/pods
+        | \[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,10}|CTIME)\]?[ ]    # ts
+            (?=LINE|\d{1,7}:[ ]|\[[\w.@,-]{1,99}\][:<]|\([^)]{0,120}pid=\d)(?![ ]*[A-Z]{4,8}\b)
+        | \[?[A-Z][a-z]{2}[ ]CTIME[ ]\d{4}\]?                          # mpirun --timestamp-output
+            (?:<std(?:out|err)>:[ ]?|(?=\[[\w.@,-]{1,99}\][<\[]))
+      )
+    """.replace("LINE", _LINE).replace("CTIME", r"[A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d"),
     re.VERBOSE,
 )
 _RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
@@ -47,6 +56,15 @@ _OUTERMOST = re.compile(
 _TIME = re.compile(
     r"(?:\d{4}-(\d\d)-(\d\d)[T ]|[EWIF](\d\d?)(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"  # ISO, glog's, torch's
 )
+
+
+# A line of logcli, as text and as JSON.
+_LOGCLI = re.compile(
+    rb'^(?:(\d{4}-\d\d-\d\dT[\d:.]{8,30}\S{1,6})[ ]+\{\w+="'
+    rb'|\{"labels":.{0,4000}"timestamp":[ ]?"([\dT:.-]{19,30}))',
+    re.MULTILINE,
+)
+_SECONDS = len("2026-01-02T03:04:05")
 
 
 class Speaker(NamedTuple):
@@ -69,9 +87,21 @@ def time_in(line: str) -> float | None:
     return ((month * 31 + day) * 24 + int(found[5])) * 3600 + int(found[6]) * 60 + float(found[7].replace(",", "."))
 
 
-def recognizes(head: bytes) -> bool:
-    """Return whether a file that begins so is an answer of Loki's server."""
-    return head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head
+def recognizes(head: bytes) -> Callable[[bytes], bytes] | None:
+    """Return what brings the lines of a file that begins so into the order of time, if it is of Loki's and needs that:
+    an answer of its server, or what logcli writes, the newest line first. None for other files.
+    """
+    if head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head:
+        return of_loki
+    times = [(found[1] or found[2])[:_SECONDS] for found in _LOGCLI.finditer(head)]
+    return newest_last if times and times[0] > times[-1] and times == sorted(times, reverse=True) else None
+
+
+def newest_last(data: bytes) -> bytes:
+    """Return the entries of logcli in the opposite order, each with all its lines."""
+    places = [found.start() for found in _LOGCLI.finditer(data)]
+    entries = [data[begin:end].rstrip(b"\n") for begin, end in zip([0, *places], [*places, len(data)])]
+    return b"\n".join(entry for entry in reversed(entries) if entry)
 
 
 def of_loki(data: bytes) -> bytes:

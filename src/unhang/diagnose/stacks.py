@@ -156,6 +156,11 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
     return (outermost or fault)[-1] if fault else None
 
 
+def begins(text: str) -> bool:
+    """Return whether a line is the first one of what py-spy says of a process."""
+    return bool(_PROCESS.match(text))
+
+
 def recognizes(head: bytes) -> bool:
     """Return whether a file that begins so is py-spy's --json."""
     return head.lstrip()[:1] == b"[" and b'"frames"' in head

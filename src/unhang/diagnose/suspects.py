@@ -17,8 +17,6 @@ from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
-_ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Collectives that some ranks are done with before others have come."""
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
@@ -118,7 +116,9 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
                 for one in facts.job.ranks[number].waiting
                 if one.group.name == group and one.sequence == following
             }
-            is_stuck = not kinds & _ONE_SIDED or (kinds == {"broadcast"} and _lacks_what_came(facts, group, number))
+            is_stuck = not kinds & desync.ONE_SIDED or (
+                kinds == {"broadcast"} and _lacks_what_came(facts, group, number)
+            )
             if apart.get(group, ahead + 1) > following and is_stuck:
                 why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
                 found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
@@ -153,7 +153,7 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
     if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
         return None
     kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
-    return None if kinds & _ONE_SIDED else first
+    return None if kinds & desync.ONE_SIDED else first
 
 
 def _not_begun(facts: Facts) -> dict[int, str]:
@@ -240,7 +240,9 @@ def _late(facts: Facts) -> dict[int, str]:
     for meeting in facts.meetings:
         if not meeting.waiting:
             continue
-        for number in _not_come(facts, meeting):
+        late = _not_come(facts, meeting)
+        most = f", or {_ranks(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        for number in late:
             if _waits(facts, number):
                 continue
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
@@ -248,7 +250,8 @@ def _late(facts: Facts) -> dict[int, str]:
             text = f"has not come to {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
-            found.setdefault(number, f"{text}, and it waits in no collective: its host is late{_where(facts, number)}")
+            why = f"its host is late{_where(facts, number) or most}"
+            found.setdefault(number, f"{text}, and it waits in no collective: {why}")
     waited = {other for others in facts.waits_for.values() for other in others} & facts.job.ranks.keys()
     for number in waited - found.keys():
         if facts.job.ranks[number].recorded and not _waits(facts, number):
@@ -271,32 +274,35 @@ def _said_to_be_late(facts: Facts) -> dict[int, str]:
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
-    """Name the ranks that are in no collective by their stacks, which is all there is of them, where others are in one.
+    """Name the ranks that are in no collective by their stacks, or by dumps where stacks alone tell who is in one.
 
     A host that waits for its device is in no collective either: several of these are at one place, which is no function
     that waits for something else. One that waits for its next call waits for its driver, and so for the others, unless
     all of these are in one call.
     """
+    is_told = any(meeting.waiting for meeting in facts.meetings)
     free = {
-        number: whereabouts.path_to(facts.job.ranks[number])
-        for number, call in facts.calls.items()
-        if not call and not facts.job.ranks[number].waiting and not facts.job.ranks[number].recorded
+        number: whereabouts.path_to(rank) if rank.stacks else ()
+        for number, rank in facts.job.ranks.items()
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
     }
     places = Counter(free.values())
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
     others = {call for number, call in facts.calls.items() if not whereabouts.is_idle(facts.job.ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
-    # where no log tells who waits, who is dead may be whom a rank waits for that is alone at its place
-    beside = _FEW if facts.unseen and not logged else 0
+    # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
+    beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
         number: path
         for number, path in free.items()
-        if not _may_wait(facts, number, beside or places[path])
         if not (may_be_idle and whereabouts.is_idle(facts.job.ranks[number]))
+        if facts.job.ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
     }
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(facts.calls.keys() | logged):
+    seen = facts.calls.keys() | logged | free.keys()
+    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
-    return {number: f"its peers are in a collective, and it is not{_where(facts, number)}" for number in free}
+    what = "its peers are in a collective, and no frame or dump of it shows one"
+    return {number: f"{what}{_where(facts, number)}" for number in free}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
@@ -330,8 +336,8 @@ def _where(facts: Facts, number: int) -> str:
     rank = facts.job.ranks[number]
     if rank.stacks:
         return f", {whereabouts.in_stack(rank, ()).doing}"
-    is_gloo = rank.recorded and not any(count.device for count in rank.counts.values())
-    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo and rank.counts else ""
+    is_gloo = whereabouts.is_of_gloo(rank)
+    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo else ""
 
 
 def _stuck_together(facts: Facts) -> dict[int, str]:
@@ -454,7 +460,7 @@ def _in_call(facts: Facts) -> dict[int, str]:
         return {}
     if len(sides) > 2:  # others may wait for the fewest, as where they are a part of a group
         sides = [side for side in sides if len(side) in (len(sides[0]), len(sides[-1]))]
-    found = _minority(sides, "is in another call than its peers")
+    found = _minority(sides, "is in another call than its peers: dumps would tell which of these is wrong")
     together = [one.operations.keys() for one in facts.meetings]
     return {
         number: why
@@ -478,17 +484,23 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}"
         for number in _minority(sides, "")
-        if not facts.job.ranks[number].waiting and not whereabouts.is_idle(facts.job.ranks[number])
+        if not (rank := facts.job.ranks[number]).waiting
+        if not (whereabouts.is_idle(rank) or whereabouts.waits_for_device(rank))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
 
 def _may_wait(facts: Facts, number: int, beside: int) -> bool:
-    """Return whether a rank may wait for others by its stack: in a collective, or for its device beside others."""
-    if facts.calls[number]:
-        return True
+    """Return whether a rank may wait for others by its stack: in a collective, or for its device.
+
+    So it does in a call for that, where a rank is that is known to wait, and beside others that are on no CPU.
+    """
     rank = facts.job.ranks[number]
-    return beside > 1 and not (whereabouts.waits_on_host(rank) or whereabouts.is_busy(rank))
+    if facts.calls[number] or whereabouts.waits_for_device(rank):
+        return True
+    if whereabouts.waits_on_host(rank) or whereabouts.moved(rank):
+        return False
+    return number in facts.as_waiting or (beside > 1 and not whereabouts.is_busy(rank))
 
 
 def _in_cycle(facts: Facts) -> dict[int, str]:

@@ -20,13 +20,13 @@ _BUSY = 0.05
 _COLLECTIVES = frozenset({
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
     "all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
-    "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
-    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list", "wait_tensor",
-    "_all_gather_base", "_reduce_scatter_base",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object",
+    "irecv", "isend", "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
+    "wait_tensor", "_all_gather_base", "_reduce_scatter_base",
 })  # fmt: skip
-"""What waits for other ranks, in the modules below. That all of torch.distributed did so would be wrong: FSDP calls the
-model, and a checkpoint writes to a disk.
+"""What waits for other ranks, in the modules below; the end of a group does, for what it has not done. That all of
+torch.distributed did so would be wrong: FSDP calls the model, and a checkpoint writes to a disk.
 """
 _PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
 _HOST = frozenset({
@@ -34,6 +34,8 @@ _HOST = frozenset({
     "selectors.py", "socket.py", "ssl.py", "subprocess.py", "synchronize.py", "threading.py",
 })  # fmt: skip
 """Modules of Python's, and of filelock's, in which a host waits."""
+_DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
+"""Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
 _NEAR = 8
 _IDLE = ("ray/_private/worker.py", "main_loop")
 """What waits for the next call of the job's own, where only Python's waiting stands within so many frames above it."""
@@ -256,9 +258,18 @@ def is_spied(rank: Rank) -> bool:
     return any(stack.idle is not None for stack in rank.stacks)
 
 
+def is_of_gloo(rank: Rank) -> bool:
+    """Return whether there is a dump of a rank of gloo's, which has neither sends nor receives."""
+    return rank.recorded and bool(rank.counts) and not any(count.device for count in rank.counts.values())
+
+
 def alike(frame: Frame) -> tuple[str, str, int]:
     """Return what a frame shares with that of another rank: py-spy cuts paths, and sources leave out classes."""
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line
+
+
+def _main(rank: Rank) -> Stack:
+    return next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
 
 
 def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
@@ -274,9 +285,23 @@ def has_caught(rank: Rank, message: Message) -> bool:
     return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
 
 
+def whole(rank: Rank) -> tuple[tuple[str, str, int], ...]:
+    """Return the whole stack of a rank's main thread, torch's frames too, to compare it with others."""
+    return tuple(map(alike, _main(rank).frames))
+
+
+def waits_for_device(rank: Rank) -> bool:
+    """Return whether a rank's main thread waits for its device, and does not move, by its innermost frame."""
+    stack = _main(rank)
+    return not stack.moved and any(
+        frame.function.rpartition(".")[2] == "synchronize" and any(f"/{one}" in f"/{frame.file}" for one in _DEVICE)
+        for frame in stack.frames[:1]
+    )
+
+
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
-    stack = next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
+    stack = _main(rank)
     file = stack.frames[0].file if stack.frames else ""
     return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/" in file
 
