@@ -478,6 +478,18 @@ _OF_TP = issue(
     ),
     waits=True,
 )
+_AVERAGE: Stack = (
+    "megatron/training/utils.py::average_losses_across_data_parallel_group",
+    "pretrain_gpt.py::loss_func",
+    *SCHEDULE,
+)
+_SAFE = issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)
+_REDUCES = issue(ETP, "_reduce_scatter_base", 4096, 512, at=GATHER, waits=True)
+_OF_ACTOR: Stack = (
+    "torch/nn/utils/clip_grad.py::_get_total_norm",
+    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step",
+    *UPDATE[1:],
+)
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),
@@ -494,6 +506,9 @@ NEARER: Mapping[str, Hang] = {
     "like-hybrid-small": _like("a small hybrid model, by its script alone", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "pretrain_mamba.py")}, (_tracks(5, "pretrain_mamba.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
+    "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(ALL, "all_reduce", 1, dtype="Float", at=_AVERAGE, waits=True)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
+    "like-fsdp-bsz-backward": _like("a rank gathers once more in its backward", "fsdp-8", (5,), {"norm": issue(MESH, "all_reduce", 1, dtype="Float", at=_OF_ACTOR, waits=True)}, (issue(MESH, "_all_gather_base", 4096, at=("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py::unshard", "torch/autograd/graph.py::_engine_run_backward", *UPDATE[1:]), waits=True),), _WIDE),
+    "like-save-alone": _like("a user's callback saves on rank 0 alone", "fsdp-8", (0,), {"norm": _fsdp(8).phases["norm"]}, (_SAFE._replace(at=(*SAFE[:-1], "callback.py::on_step_end", "swift/megatron/trainers/base.py::train", *SAFE[-1:])),), _WIDE),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
     "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
     "like-metric-evaluates": _like("a rank evaluates, the others train", "ddp-8", (3,), {"norm": _metric("Float")}, (_metric("Double", below=("swift/trainers/mixin.py::SwiftMixin.evaluation_loop", "transformers/trainer.py::Trainer.evaluate", *METRIC[1:])),), how=INSTEAD),
@@ -508,6 +523,9 @@ NEARER: Mapping[str, Hang] = {
     "hybrid-16": _known("hybrid-aux-tracker-hang", "the hang of hybrid-aux-tracker-hang", "moe-16", _STAGE, {"like": _tracks(12, "train.py")}, (_tracks(26, "train.py"),)),
     "sft-16": _known("sft-packed-seq-broadcast", "the hang of sft-packed-seq-broadcast", "moe-16", range(0, 16, 2), {"batch": _flag("Long")}, (_flag("Int"), _flag("Long"))),
     "metric-8": _known("mean-metric-dtype", "the hang of mean-metric-dtype", "ddp-8", (1, 4), {"norm": _metric("Float")}, (_metric("Double"),), Style(prefix="torchrun")),
+    "save-8": _known("mcore-save-barrier", "the hang of mcore-save-barrier", "fsdp-8", (0,), {"norm": _SAFE._replace(at=SAVE)}, (_SAFE, _SAFE)),
+    "infer-8": _known("infer-metric-rank0", "the hang of infer-metric-rank0, whose other ranks are at their end", "ddp-8", range(1, 8), {"norm": issue(ALL, "all_reduce", 2, dtype="Float", at=CALC, waits=True)}, stay("threading.py::_shutdown", below=())),
+    "allgather-8": _known("allgather-empty-expert", "the hang of allgather-empty-expert, with the dump of the rank that failed", "moe-8", (1,), {"like": _REDUCES}, (_REDUCES._replace(sizes=(0, 512), waits=False), *fail("RuntimeError: shape '[4096, 1, 512]' is invalid for input of size 0", MOE + "token_dispatcher.py::MoEAllGatherTokenDispatcher.combine_postprocess", below=SCHEDULE)), _WIDE._replace(at_exit=True)),
     "empty-expert-16": _known("empty-expert-hang", "the hang of empty-expert-hang", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN,))._replace(beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
 }  # fmt: skip
 """What is nearer to a known hang than LOOKALIKES: a sceptic's, each of which was `known` once, or named an innocent; and

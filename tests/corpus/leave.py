@@ -43,6 +43,8 @@ class Style(NamedTuple):
     prefix: str = ""
     at: int = 9
     """The hour."""
+    at_exit: bool = False
+    """Whether a rank that fails writes its dump."""
     kept: int = 12
     """So many entries of each rank."""
     logged: int = 1 << 30
@@ -57,7 +59,7 @@ def torch(kind: str) -> Stack:
 
 def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     """Return the dump of a rank; None of one that is gone."""
-    if end.last is None or end.last.do in (FAIL, DIE):
+    if end.last is None or end.last.do == DIE or (end.last.do == FAIL and not style.at_exit):
         return None
     own = {work.group: (work.step.group, _members(groups, work.step.group, rank)) for work in end.works}
     entries = [one for at, work in enumerate(end.works) for one in _entries(at, work, rank, own, end, style)]

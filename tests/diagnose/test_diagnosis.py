@@ -154,6 +154,7 @@ ANSWERS: dict[str, tuple[Job, list[tuple[str, str]]]] = {
         [("desync", "another call than its peers")],
     ),
     "stacks, one call": (job([rank(at=(CALL, STEP), recorded=False)] * 4), [("not-enough", "the same call")]),
+    "stacks, one call that no dump has": (job([rank(at=(CALL, STEP))] * 4), [("not-enough", "no communicator yet")]),
     "a log of one rank": (
         job([rank(waits()._replace(group=Group("", "")), recorded=False)]),
         [("not-enough", "where ranks wait, and not what")],

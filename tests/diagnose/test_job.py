@@ -30,7 +30,9 @@ def test_a_dump_stacks_and_lines_of_one_rank_are_one() -> None:
         ]
     )
     assert list(job.ranks) == [0, 1]
-    assert job.ranks[1] == Rank(1, waits(1), (), (stack,), (line,), {"0": Trail(1, (5,))}, recorded=True)
+    assert job.ranks[1] == Rank(
+        1, waits(1), (), (stack,), (line,), {"0": Trail(1, (5,))}, recorded=True, timed_out=True
+    )
     assert job.ranks[0].waiting == waits(0, Group("", ""))
     assert not job.ranks[0].recorded
     assert (job.size, job.files, job.groups) == (2, 4, {"0": WORLD})

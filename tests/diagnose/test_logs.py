@@ -480,3 +480,8 @@ WARNED = f"2026-11-22 09:15:03 WARNING data: once more\n{TRACEBACK}ValueError: x
 )  # fmt: skip
 def test_an_error_that_was_caught_and_logged_is_none_where_the_process_goes_on(text: str, kept: list[str]) -> None:
     assert [one.text for rank in read(text).values() for one in rank.messages] == kept
+
+
+def test_what_a_process_says_at_its_end_is_told() -> None:
+    ended = read("[rank1]: [INFO:swift] End time of running main: 2026-11-25 10:03:00.5\n[rank0]: [INFO:swift] x\n")
+    assert {number: one.ended for number, one in ended.items()} == {0: False, 1: True}

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from support.hung_jobs import IDLE, SITE, issued, job, rank
+from support.hung_jobs import IDLE, SITE, failing, issued, job, rank
 from unhang.diagnose import diagnosis, facts, logs, suspects
-from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Job, Message, Operation, Rank, Trail
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -76,6 +76,7 @@ SYNC = "torch/cuda/__init__.py::synchronize"
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
 BETWEEN = rank(at=IDLE, recorded=False)
+UNCAUGHT = failing("torch.OutOfMemoryError: CUDA out of memory", "job/loss.py::forward", "job/a.py::<module>")
 # By name: the job, the rule that is to name somebody, and whom.
 JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "raised": (job([failed(line("ValueError: no")), *[waits()] * 3]), "failed", [0]),
@@ -107,6 +108,28 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [3],
     ),
     "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
+    "it ended with its error, and its dump still waits": (
+        job([waits(lines=UNCAUGHT), *[waits()] * 2, DONE]),
+        "failed",
+        [0],
+    ),
+    "the launcher says that it ended": (
+        job([waits(lines=[line("ValueError: no"), line("exitcode  : 1")]), *[waits()] * 2, DONE]),
+        "failed",
+        [0],
+    ),
+    "its watchdog says that it was there": (
+        job([waits(lines=UNCAUGHT)._replace(timed_out=True), *[waits()] * 2, DONE]),
+        "host",
+        [3],
+    ),
+    "a process that it began ended": (
+        job([waits(lines=[UNCAUGHT[0]._replace(frames=(Frame("<module>", "<string>", 1),))]), *[waits()] * 2, DONE]),
+        "host",
+        [3],
+    ),
+    "the others have done all": (job([waits(), *[rank(at=("threading.py::_shutdown",))] * 3]), "disagrees", [0]),
+    "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
     "it said an error, and waits where all wait": (
         job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
         "host",

@@ -228,14 +228,25 @@ _AT = ("megatron/core/transformer/moe/moe_utils.py::permute", _DISPATCHER + "dis
 _REFUSED = failing(
     "AssertionError: moe_permute (mask map) requires num_out_tokens > 0, got 0. Use int(routing_map.sum())", *_AT
 )
+_SHAPED = "RuntimeError: shape '[16, 1, 32]' is invalid for input of size 0"
 _HOOKED = failing(
-    "RuntimeError: shape '[16, 1, 32]' is invalid for input of size 0",
+    _SHAPED,
     "job/hooks.py::reshape", _DISPATCHER + "combine_postprocess",
 )  # fmt: skip
 _OTHER = failing("ValueError: Permute not possible", *_AT)
 _NO_MEMORY = failing("torch.OutOfMemoryError: CUDA out of memory", "job/train.py::step")
+
+
+def _failed(rows: int) -> Rank:
+    """Return a rank that has issued the reduce-scatter with so many rows, and ended for want of any."""
+    lines = failing(_SHAPED, _DISPATCHER + "combine_postprocess", "pretrain_gpt.py::<module>")
+    return rank(_GATHERED, issued(_EXPERT_TP, 18, "reduce_scatter", rows, 32), lines=lines)
+
+
 HANGS = [
     HungJob("without rows", _combined(rank(_GATHERED, issued(_EXPERT_TP, 18, "reduce_scatter", 0, 32, done=True)))),
+    HungJob("failed, and its dump waits without rows", _combined(_failed(0))),
+    HungJob("failed for want of rows, and issued some", _combined(_failed(16)), "possible", None),
     HungJob("refused", _combined(rank(_GATHERED, lines=_REFUSED))),
     HungJob("a line alone", job([None, rank(lines=_REFUSED, recorded=False)]), bare=""),
     HungJob("a hook of the user's fails", _combined(rank(_GATHERED, lines=_HOOKED)), "possible", None),

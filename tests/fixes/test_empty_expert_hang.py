@@ -10,7 +10,7 @@ from fuzz.subject import Fuzz
 from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
 from support.rewrites import EveryRewrite
-from unhang.diagnose.evidence import Rank
+from unhang.diagnose.evidence import Frame, Rank
 
 FIX = "empty-expert-hang"
 RELEASES = (
@@ -91,10 +91,25 @@ _GRADS = issued(
 _LEFT = rank(_tokens(0, 64).last[0], _GRADS)
 _LEFT_OTHERWISE = _LEFT._replace(waiting=(_GRADS._replace(frames=hung_jobs.frames("train.py::sync")),))
 _WAITS_BEFORE = _WAITS._replace(waiting=(*_WAITS.waiting, _GRADS))
+_FORWARD_STEP = "megatron/core/pipeline_parallel/schedules.py::forward_step"
+_AVERAGE = "megatron/training/utils.py::average_losses_across_data_parallel_group"
+_PREPROCESS = "megatron/core/transformer/moe/token_dispatcher.py::preprocess"
+_REDUCES = issued(WORLD, 1, "all_reduce", 1)
+_IN_LOSS, _IN_NEXT, _IN_SAVE = (
+    rank(_tokens(0, 64).last[0], _REDUCES._replace(frames=at))
+    for at in (
+        hung_jobs.frames(_AVERAGE, "pretrain_gpt.py::loss_func", _FORWARD_STEP),
+        hung_jobs.frames(_PREPROCESS, _FORWARD_STEP),
+        (Frame("save", "/job/checkpoint.py", 4),),
+    )
+)
 HANGS = [
     HungJob("no token, and on to what its peers issued", job([*[_WAITS_BEFORE] * 3, _LEFT])),
     HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE]), "possible"),
     HungJob("no token on three ranks", job([_WAITS, *[_tokens(0, 64)] * 3])),
+    HungJob("no token, and still in its forward", job([*[_WAITS_BEFORE] * 3, _IN_LOSS]), "", None),
+    HungJob("no token, and in the next forward", job([*[_WAITS_BEFORE] * 3, _IN_NEXT])),
+    HungJob("no token, and in a user's save", job([*[_WAITS_BEFORE] * 3, _IN_SAVE]), "possible"),
     HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), "", None),
     HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "", None),
 ]

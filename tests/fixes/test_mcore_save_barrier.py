@@ -93,6 +93,9 @@ _GATHERS = rank(issued(WORLD, 6, "all_gather", 8, at=("mcore_bridge/bridge.py::s
 _LEFT = issued(WORLD, 4, "barrier", 1, at=_AT[3:], done=True)
 _SAVED_BEFORE = _TRAINS._replace(last=(_TRAINS.waiting[0]._replace(sequence=5, done=True),), earlier=(_LEFT,))
 _SAVED = _TRAINS._replace(last=(_LEFT._replace(sequence=5),))
+_MET = _WAITS._replace(last=(issued(WORLD, 5, "barrier", 1, at=_AT, done=True),))
+_ALONE = rank(issued(WORLD, 1, "barrier", 1, at=_AT))
+_ELSEWHERE = rank(issued(hung_jobs.group("1", "DATA_PARALLEL_GROUP"), 1, "all_reduce", 8, at=("swift/a.py::step",)))
 _SAVES, _PAST = (rank(at=at, recorded=False) for at in (_AT, (hung_jobs.C10D, "job/train.py::step")))
 _BELOW = rank(at=(_C10D, "mcore_bridge/bridge.py::save_weights", _AT[3]), recorded=False)
 HANGS = [  # without frames, it is any barrier of any job
@@ -107,5 +110,8 @@ HANGS = [  # without frames, it is any barrier of any job
     HungJob("dumps: one is in the save", job([_WAITS, _GATHERS, _TRAINS]), "possible", ""),
     HungJob("the others left an earlier save", job([_WAITS, *[_SAVED_BEFORE] * 3]), "", None),
     HungJob("the others left this save", job([_WAITS, *[_SAVED] * 3]), bare=None),
+    HungJob("its first barrier met theirs", job([_MET, *[_SAVED] * 3]), bare=None),
+    HungJob("rank 0 saves alone, first of all", job([_ALONE, *[_ELSEWHERE] * 3]), "", ""),
+    HungJob("rank 0 saves alone, in a step", job([_WAITS._replace(last=_SAVED_BEFORE.last), *[_TRAINS] * 3]), "", ""),
     HungJob("a loader elsewhere", job([rank(issued(WORLD, 6, "barrier", 1, at=_AT[:3])), rank(), rank()]), "", ""),
 ]

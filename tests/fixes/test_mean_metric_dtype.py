@@ -10,8 +10,8 @@ import support.checkout  # noqa: F401 - makes unhang.compat.endstates importable
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
-from support.hung_jobs import WORLD, HungJob, issued, job, rank
+from support import hung_jobs, sources
+from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
@@ -130,8 +130,13 @@ def _typed(at: str, *dtypes: str) -> Job:
 
 _COMPUTE = "swift/metrics/utils.py::MeanMetric.compute"
 _OF_A_USER = _typed("job/utils.py::MeanMetric.compute", "Double", "Float")
+_INFERS = rank(
+    at=(hung_jobs.C10D, _COMPUTE, "job/infer.py::_calc_metric", "swift/pipelines/infer/infer.py::SwiftInfer.run"),
+    recorded=False,
+)
 HANGS = [
     HungJob("two types", _typed(_COMPUTE, "Double", "Float", "Double", "Float")),
     HungJob("one type", _typed("job/train.py::step", "Float", "Float"), "", None),
+    HungJob("at the end of an inference", job([_INFERS, rank(at=IDLE, recorded=False)]), "", ""),
     HungJob("a user's module of the same name", _OF_A_USER, "", None),
 ]

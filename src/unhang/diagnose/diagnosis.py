@@ -40,6 +40,7 @@ _MISSING = {
     "parts": "what each rank of the group does, and which ranks these are: dumps and stacks of all of them",
 }
 """What to look for, by the clause that is not known."""
+_OF_COMMUNICATORS = ("what NCCL waits for: `py-spy dump --native`, or NCCL_DEBUG=INFO before the next run",)
 _OF_DEVICES = {
     suspects.DEVICE: "Nothing disagrees: the device of some ranks has not done what that of their peers has.",
     suspects.TOGETHER: "Nothing disagrees: some ranks have all come to an operation, and none of them is done with it.",
@@ -281,6 +282,9 @@ def _of_stacks(found: Facts) -> Iterable[Answer]:
         alike = "The only stack is of a rank that waits" if len(calls) == 1 else f"{whose} wait in the same call"
         if found.unseen:
             summary, lacks = f"{alike}, and nothing came from the others.", _of_unseen(found.unseen)
+        elif all(ranks[number].recorded for number in calls):
+            why = "which their dumps do not have: these are older, or its group has no communicator yet"
+            summary, lacks = f"{alike}, {why}.", _OF_COMMUNICATORS
         else:
             summary = f"{alike}: only dumps of the flight recorder show what differs."
             lacks = _of_all(found.job, "dumps")

@@ -166,6 +166,10 @@ class Rank(NamedTuple):
     """`stopped` or `gone`, where that was seen of its process; `running` only in what one file says."""
     is_mixed: bool = False
     """Whether its dump and its log say different things of one collective, so that they are of two runs."""
+    ended: bool = False
+    """Whether a line of its own says that it has done all."""
+    timed_out: bool = False
+    """Whether a line of its own says that an operation of it timed out: it was there then."""
     cpu: float | None = None
     """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
     earlier: tuple[Operation, ...] = ()

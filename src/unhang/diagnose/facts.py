@@ -87,7 +87,7 @@ def of(job: Job) -> Facts:
     went_on = {
         number
         for number, lines in failures.items()
-        if calls.get(number) or (number in together and not any(map(whereabouts.is_fatal, lines)))
+        if calls.get(number) or (number in together and not whereabouts.has_ended(job.ranks[number], lines))
     }
     return Facts(
         job,

@@ -197,6 +197,8 @@ def _one(parts: list[Rank]) -> Rank:
         stacks=tuple(stack for part in parts for stack in part.stacks),
         process=next((part.process for part in parts if part.process), ""),
         is_mixed=_is_mixed(dumped, [part for part in parts if not part.recorded]),
+        ended=any(part.ended for part in parts),
+        timed_out=any(part.waiting for part in parts if not part.recorded),
         messages=tuple(message for part in parts for message in part.messages),
     )
 

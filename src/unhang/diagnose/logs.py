@@ -28,8 +28,10 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
-    b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal",
+    b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
 )  # fmt: skip
+_ENDS = "End time of running main"
+"""What a process of ms-swift says once all has gone well."""
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 # What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
@@ -104,6 +106,8 @@ class _Said:
         self.caught: list[tuple[str, str, tuple[Frame, ...], float | None]] = []
         """Errors below a warning: its own, unless it soon says that it goes on."""
         self.is_warned = False
+        self.ended = False
+        """Whether its last words are that all has gone well."""
         self.at: float | None = None
         """When its last traceback began, if that or the line above it says so: an older line's time tells nothing."""
 
@@ -270,6 +274,8 @@ class _Log:
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
             if found[2] not in _STOPPED:
                 self.exits[self._summary] = Message(found[1], source)
+        elif _ENDS in text:
+            said.ended = True
         elif _GROUP_OF_ERRORS.match(text):  # its errors follow
             said.stacks.raised()
         elif (
@@ -385,6 +391,7 @@ def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Messa
             **{name: count for said in spoken for name, count in said.counts.items()},
         },
         messages=(*exits, *(message for said in spoken for message in said.messages.values())),
+        ended=any(said.ended for said in spoken),
     )
     if told != Rank(rank) or (spoken and rank != stacks.NOBODY):
         yield told

@@ -14,10 +14,21 @@ from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED
-from unhang.diagnose.signature import Chain, Error, Hang, Signature, has_frames, may_be_in, may_be_of
+from unhang.diagnose.signature import (
+    Chain,
+    Error,
+    Hang,
+    Signature,
+    has_frames,
+    is_of_framework,
+    is_of_part,
+    is_of_user,
+    may_be_in,
+    may_be_of,
+)
 from unhang.diagnose.suspects import DEVICE, HOST, TOGETHER, Suspects
 
-_OF_ISSUED = ("elements", "dtypes", "first", "by_place", "by_source", "alternating")
+_OF_ISSUED = ("elements", "dtypes", "first", "met", "again", "by_place", "by_source", "alternating")
 """The clauses that stacks tell nothing of."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
@@ -155,7 +166,8 @@ def _doubts(
     """Yield what speaks against any known hang: errors that it does not name, a stuck device, a rank held up."""
     yield from _failures(facts, hang, named)
     ranks = facts.job.ranks
-    yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
+    if hang.certain or not _is_to_be_made(facts.job, hang, scene):
+        yield from (f"rank {number} has a dump and {what} of two times" for number, what in facts.mixed.items())
     if {*hang.differ} & {"size", "dtype"} and len(_ways(facts.job, hang, scene)) > 1:
         yield "these ranks came to the function by different calls"
     if not _has_waiting(facts, hang, failed):
@@ -172,6 +184,12 @@ def _doubts(
         if one.differ and _is_beside(hang, scene, one):
             yield f"ranks disagree in {whereabouts.label(one.group)} as well"
     yield from _by_other_code(facts, hang, scene)
+    for number in scene.inside if hang.waiting else ():
+        if caller := _called_back(ranks[number], hang.frames):
+            yield f"rank {number} came to the function by a user's code: {_at(caller)}"
+    for number in scene.rest if hang.before else ():
+        if caller := next((_by_user(one.frames) for one in ranks[number].waiting[:1]), None):
+            yield f"rank {number} waits in a call of a user's code: {_at(caller)}"
     for number in sorted(ranks.keys() - failed) if failed else scene.rest:
         rank = ranks[number]
         if rank.stacks and not rank.waiting and not facts.calls[number] and not whereabouts.is_done(rank):
@@ -228,8 +246,30 @@ def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
             yield f"rank {number} came to {meeting.sequence} of {label} by other code than its peers"
 
 
+def _by_user(frames: Sequence[Frame]) -> Frame | None:
+    """Return the frame that issued an operation, if it is of a user's code."""
+    own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+    return own if own and _SHIMS not in own.file and is_of_user(own) else None
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.function} ({frame.file}:{frame.line})"
+
+
+def _called_back(rank: Rank, chain: Chain) -> Frame | None:
+    """Return the frame of a user's code, called by a framework, by which a rank came to these functions."""
+    for frames in [*(one.frames for one in rank.waiting[:1]), *(one.frames for one in rank.stacks)]:
+        at = next((at for at in range(len(frames)) if has_frames(frames[: at + 1], chain)), len(frames))
+        for number, frame in enumerate(frames[at:], at):
+            if is_of_user(frame) and any(is_of_framework(one) for one in frames[number + 1 :]):
+                return frame
+    return None
+
+
 def _is_beside(hang: Hang, scene: Scene, meeting: Meeting) -> bool:
     """Return whether ranks that disagree do so as the hang does not have it: those inside too, or the others."""
+    if scene.meeting is None and hang.differ == ("missing",):  # who fails for want of rows has issued none
+        return not any(map(_is_empty, meeting.operations.values()))
     named = {*hang.differ} - {"size" if hang.empty else ""}  # where the others are empty, those inside are alike
     if not hang.groups or not _is_group(meeting.group, hang.groups):
         return True
@@ -288,7 +328,7 @@ def _of_meeting(job: Job, hang: Hang, meeting: Meeting) -> Scene | None:
         rest.update(
             number
             for number, rank in job.ranks.items()
-            if rank.stacks and not rank.recorded and number not in meeting.operations
+            if (rank.stacks or whereabouts.is_done(rank)) and not rank.recorded and number not in meeting.operations
             if number in meeting.group.members or (meeting.group.description == "default_pg")
             if not any(may_be_in(stack.frames, hang.frames) for stack in rank.stacks)
         )
@@ -303,7 +343,7 @@ def _is_other(job: Job, hang: Hang, operation: Operation) -> bool:
         return True
     if "operation" in hang.differ and operation.kind and operation.kind not in hang.operations:
         return True
-    return hang.empty and operation.done and _is_empty(operation)
+    return hang.empty and (operation.done or "size" in hang.differ) and _is_empty(operation)
 
 
 def _has(rank: Rank, operation: Operation | None, chain: Chain) -> bool | None:
@@ -336,7 +376,9 @@ def _clauses(
     """Return whether each clause that the hang has is true; None if it is not known."""
     job = facts.job
     tests: dict[str, Callable[[], bool | None]] = {
-        "groups": lambda: scene.meeting and _is_group(scene.meeting.group, hang.groups),
+        "groups": lambda: (
+            _is_group(scene.meeting.group, hang.groups) if scene.meeting else _is_to_be_made(job, hang, scene)
+        ),
         "operations": lambda: _each(scene, lambda one: one.kind in hang.operations if one.kind else None),
         "elements": lambda: _each(scene, lambda one: _within(desync.elements(one), hang.elements)),
         "dtypes": lambda: _each(scene, lambda one: {*one.dtypes} <= {*hang.dtypes} if one.dtypes else None),
@@ -353,6 +395,9 @@ def _clauses(
         "outside": lambda: _every(scene, (_is_outside(job, scene, rank, hang.outside) for rank in scene.rest)) or None,
         "empty": lambda: _every(scene, (_last_is_empty(job, scene, rank) for rank in scene.rest)),
         "goes_on": lambda: _every(scene, (_goes_on(facts, rank) for rank in scene.rest)),
+        "before": lambda: not any(_is_before(job.ranks[rank], hang.before) for rank in scene.rest),
+        "again": lambda: _each(scene, lambda one: _is_again(job.ranks[one.rank], one)),
+        "met": lambda: _have_met(job, hang, scene),
         "ended": lambda: _every(scene, (_is_free(facts, rank) for rank in scene.rest)),
         "alternating": lambda: _alternates(scene),
         "errors": lambda: bool(errors) or None,
@@ -423,6 +468,19 @@ def _is_group(group: Group, descriptions: Sequence[str]) -> bool | None:
     return any(fnmatchcase(described, one) for one in descriptions) if described else None
 
 
+def _is_to_be_made(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether ranks may wait for the communicator of such a group: in a call that no dump of theirs has, where
+    nobody has used the group yet.
+    """
+    ranks = [job.ranks[number] for number in scene.inside]
+    used = {name for rank in job.ranks.values() for name in rank.counts}
+    unused = [it for it in job.groups.values() if it.name not in used and not {*scene.inside}.isdisjoint(it.members)]
+    is_unrecorded = all(rank.recorded and not rank.waiting for rank in ranks)
+    return (
+        hang.first and is_unrecorded and not scene.rest and any(_is_group(one, hang.groups) for one in unused)
+    ) or None
+
+
 def _within(size: int | None, bounds: tuple[int, int] | None) -> bool | None:
     return None if size is None or bounds is None else bounds[0] <= size <= bounds[1]
 
@@ -433,25 +491,41 @@ def _waiting(scene: Scene) -> tuple[int, ...]:
 
 
 def _is_first(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it.
-
-    Nor is it where a rank left the function, and the whole group has done something else since.
-    """
+    """Return whether it is the group's first collective. It is not the function's first if a rank is past one of it."""
     number = scene.meeting.sequence or 0 if scene.meeting else float("inf")
-    for rank in (*scene.inside, *scene.rest) if number else ():
-        done = [
-            one
-            for one in (*job.ranks[rank].last, *job.ranks[rank].earlier)
-            if one.frames and (one.sequence or 0) < number
-            if (one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups))
-        ]
-        within = {one.sequence or 0 for one in done if hang.outside and has_frames(one.frames, hang.outside)}
-        since = {one.sequence or 0 for one in done} - within
-        if any(has_frames(one.frames, hang.frames) for one in done) or max(since, default=0) > min(
-            within, default=number
-        ):
+    done = (one for rank in (*scene.inside, *scene.rest) for one in (*job.ranks[rank].last, *job.ranks[rank].earlier))
+    for one in done if number else ():
+        is_same = one.group.name == scene.meeting.group.name if scene.meeting else _is_group(one.group, hang.groups)
+        if is_same and (one.sequence or 0) < number and has_frames(one.frames, hang.frames):
             return False
     return number == 1 or None
+
+
+def _have_met(job: Job, hang: Hang, scene: Scene) -> bool | None:
+    """Return whether the ranks inside issued the collective before it in the function, and the others where they do."""
+    if scene.meeting is None or scene.meeting.sequence is None:
+        return None
+    name, number = scene.meeting.group.name, scene.meeting.sequence - 1
+    told: list[bool | None] = [None if number else False]
+    for ranks, chain in ((scene.inside, hang.frames), (scene.rest, hang.met)):
+        for rank in map(job.ranks.__getitem__, ranks):
+            issued = (*rank.last, *rank.earlier, *rank.waiting)
+            one = next((it for it in issued if (it.group.name, it.sequence) == (name, number) and it.kind), None)
+            is_known = one and (one.frames or one.kind not in hang.operations)
+            told.append(has_frames(one.frames, chain) and one.kind in hang.operations if one and is_known else None)
+            if name in rank.counts and 0 <= rank.counts[name].enqueued < number:
+                told.append(False)
+    return _all(told[bool(number) :])
+
+
+def _is_again(rank: Rank, operation: Operation) -> bool | None:
+    """Return whether a rank has issued the same before, of that kind, size and type, as far as its dump goes back."""
+    trail = rank.trails.get(operation.group.name)
+    place = (operation.sequence or 0) - trail.first if trail else -1
+    if not trail or not 0 <= place < len(trail.digests) or not trail.digests[place]:
+        return None
+    before = {*trail.digests[:place]}
+    return trail.digests[place] in before or (None if trail.first > 1 or 0 in before else False)
 
 
 def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:
@@ -461,15 +535,16 @@ def _has_stepped(job: Job, hang: Hang, scene: Scene) -> bool | None:
 
 
 def _is_of_script(job: Job, hang: Hang, scene: Scene) -> bool | None:
-    """Return False if a rank inside runs a script of models that have another defect, and not this one."""
+    """Return False if a rank inside runs a script that has another defect, and not this one."""
     files = {
-        frame.file.rpartition("/")[2]
+        f"/{frame.file}"
         for rank in scene.inside
         for shown in (job.ranks[rank].stacks, job.ranks[rank].waiting)
         for one in shown
         for frame in one.frames
     }
-    return None if files.isdisjoint(hang.scripts) else False
+    ends = tuple(f"/{one}" for one in hang.scripts)
+    return False if any(file.endswith(ends) for file in files) else None
 
 
 def _frames(facts: Facts, hang: Hang, scene: Scene) -> bool | None:
@@ -652,6 +727,8 @@ def _is_held(rank: Rank, chain: Chain) -> bool:
 
 def _is_outside(job: Job, scene: Scene, rank: int, chain: Chain) -> bool | None:
     """Return whether another rank is surely in none of these functions: a path may be cut to the module's name."""
+    if whereabouts.is_done(job.ranks[rank]):
+        return True
     one, issued = job.ranks[rank], scene.meeting.operations.get(rank) if scene.meeting else None
     shown = [it.frames for it in (*one.stacks, *([issued] if issued else one.waiting)) if it.frames]
     return not any(may_be_in(frames, chain) for frames in shown) if shown else None
@@ -662,7 +739,18 @@ def _goes_on(facts: Facts, number: int) -> bool | None:
     rank = facts.job.ranks[number]
     if rank.waiting or facts.calls.get(number):
         return True
-    return False if rank.recorded or rank.stacks else None
+    return False if rank.recorded or rank.stacks or whereabouts.is_done(rank) else None
+
+
+def _is_before(rank: Rank, chain: Chain) -> bool:
+    """Return whether a rank waits in these functions, but for what the part of the package that has them issues."""
+    issued = [one.frames for one in rank.waiting[:1] if one.frames]
+    for frames in issued or [one.frames for one in rank.stacks]:
+        own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+        parts = (place.file for step in chain for place in step)
+        if own and has_frames(frames, chain) and not any(is_of_part(own, file) for file in parts):
+            return True
+    return False
 
 
 def _is_free(facts: Facts, number: int) -> bool | None:

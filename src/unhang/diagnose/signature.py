@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +13,7 @@ from unhang.diagnose.evidence import Frame
 from unhang.shapes import catalog
 
 N = TypeVar("N", int, float)
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
 
 
 class Place(NamedTuple):
@@ -62,6 +65,9 @@ class Hang(NamedTuple):
     outside: Chain
     empty: bool
     goes_on: bool
+    again: bool
+    before: Chain
+    met: Chain
     ended: bool
     alternating: bool
     errors: tuple[Error, ...]
@@ -120,6 +126,9 @@ def hang(data: Mapping[str, Any], shapes: Sequence[str] = ()) -> Hang:
         _chain(data.get("outside", ())),
         data.get("empty", False),
         data.get("goes-on", False),
+        data.get("again", False),
+        _chain(data.get("before", ())),
+        _chain(data.get("met", ())),
         data.get("ended", False),
         data.get("alternating", False),
         tuple(
@@ -159,6 +168,24 @@ def may_be_of(frame: Frame, file: str) -> bool:
     portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
     is_below = path.startswith(tuple(f"/{name}/" for name in portions))
     return is_below or f"/{package}/" in path or "/torch/" in path
+
+
+def is_of_part(frame: Frame, file: str) -> bool:
+    """Return whether a frame is of the part of a package that has a file, such as Megatron's core and not its loop."""
+    path, part = f"/{frame.file}".replace("\\", "/"), "/".join([*file.split("/")[:2], ""])
+    return f"/{part}" in path or path.startswith(f"/{packs.below_namespace(part)}")
+
+
+def is_of_user(frame: Frame) -> bool:
+    """Return whether a frame is surely of a user's code: of no installed package, and of no framework."""
+    if "/" not in frame.file:  # so py-spy names what stands in a folder on the path
+        return frame.file.endswith(".py") and frame.file.removesuffix(".py") not in sys.stdlib_module_names
+    return frame.file.startswith("/") and not _INSTALLED.search(frame.file) and not is_of_framework(frame)
+
+
+def is_of_framework(frame: Frame) -> bool:
+    """Return whether a frame may be of an upstream's package."""
+    return any(may_be_of(frame, one.module.partition(".")[0]) for one in packs.upstreams().values())
 
 
 def _is_at(frame: Frame, place: Place) -> bool:

@@ -224,6 +224,16 @@ def _little(facts: Facts, number: int) -> str:
     return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
 
 
+def _left_behind(facts: Facts) -> dict[int, str]:
+    """Name the ranks that wait where most have done all: they have issued a call that nobody else comes to."""
+    ranks = facts.job.ranks
+    done = {number for number in ranks if not _waits(facts, number) and whereabouts.is_done(ranks[number])}
+    waiting = ranks.keys() - done
+    if 2 * len(done) <= len(desync.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
+        return {}
+    return dict.fromkeys(waiting, "it waits for its peers, and these have done all: it issued more calls than they did")
+
+
 def _late(facts: Facts) -> dict[int, str]:
     """Name the ranks that others wait for, and that wait in nothing themselves."""
     found: dict[int, str] = {}
@@ -545,6 +555,7 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DEVICE, _not_begun),
     (SILENT, _stopped),
     (SILENT, _silent),
+    (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _said_to_be_late),
     (HOST, _free_by_stacks),

@@ -209,8 +209,14 @@ def is_idle(rank: Rank) -> bool:
 
 
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do."""
-    return _waits_in(rank, *_DONE)
+    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise."""
+    return _waits_in(rank, *_DONE) or _shuts_down(rank) or (rank.ended and not (rank.waiting or rank.stacks))
+
+
+def _shuts_down(rank: Rank) -> bool:
+    """Return whether a rank's main thread has left its script, and the interpreter waits for other threads."""
+    outer = (stack.frames[-1] for stack in rank.stacks if stack.thread == MAIN and stack.frames)
+    return any((f.function, f.file.rpartition("/")[2]) == ("_shutdown", "threading.py") for f in outer)
 
 
 def _waits_in(rank: Rank, file: str, function: str) -> bool:
@@ -336,9 +342,19 @@ def failures(rank: Rank) -> list[Message]:
     return said or [one for one in own if not followed or "-9" in one.text]
 
 
-def is_fatal(message: Message) -> bool:
-    """Return whether no rank goes on after what a line says."""
-    return _has(message, _FATAL)
+def has_ended(rank: Rank, errors: Sequence[Message]) -> bool:
+    """Return whether a rank's process has ended with its errors: what it had issued, its device is still to do."""
+    if any(_has(one, _FATAL) for one in errors):
+        return True
+    was_there = rank.timed_out or any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
+    is_over = any(one.text.startswith("exitcode") for one in rank.messages) or any(map(_is_uncaught, errors))
+    return is_over and not was_there
+
+
+def _is_uncaught(error: Message) -> bool:
+    """Return whether a traceback goes back to the script: one that is caught begins where that is done."""
+    outer = [frame for frame in error.frames if not frame.file.endswith("<frozen runpy>")][-1:]
+    return any(frame.function == "<module>" and frame.file != "<string>" for frame in outer)
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
