@@ -180,6 +180,8 @@ _AT = (
 _ALONE, _STACK = rank(issued(WORLD, 5, "all_reduce", 2, at=_AT)), rank(at=_AT, recorded=False)
 _DONE = rank(at=("unhang/prove/ranks/gloo.py::_rank",), recorded=False)
 _SHUTS_DOWN = rank(at=("threading.py::_shutdown",), recorded=False)
+_ENDS = (hung_jobs.C10D.replace("all_reduce", "destroy_process_group"),)
+_ENDS_GROUPS = rank(issued(WORLD, 4, "all_reduce", 2, at=("swift/a.py::b",), done=True), at=_ENDS)
 _SAYS_SO = rank(recorded=False)._replace(ended=True)
 _FAILED = _SHUTS_DOWN._replace(messages=tuple(hung_jobs.failing("OSError: [Errno 28] No space left on device")))
 _LATE = rank(at=("swift/infer_engine/transformers_engine.py::infer", "swift/pipelines/infer/infer.py::SwiftInfer.run"))
@@ -187,6 +189,7 @@ HANGS = [
     HungJob("dumps: the others have ended, were killed or are late", job([_ALONE, rank(), None, rank()]), "possible"),
     HungJob("the others have ended", job([_ALONE, _DONE, _DONE, _DONE]), bare=""),
     HungJob("the others shut down", job([_ALONE, *[_SHUTS_DOWN] * 3]), bare=""),
+    HungJob("the others end their groups", job([_ALONE, *[_ENDS_GROUPS] * 3]), bare="possible"),
     HungJob("the others say that they have done all", job([_ALONE, *[_SAYS_SO] * 3]), bare="possible"),
     HungJob("one of them has failed", job([_ALONE, *[_SHUTS_DOWN] * 2, _FAILED]), "possible", ""),
     HungJob("stacks", job([_STACK, _DONE, _DONE, _DONE]), bare=""),

@@ -297,9 +297,9 @@ def _is_before(rank: Rank, chain: Chain) -> bool:
 
 
 def _is_free(facts: Facts, number: int) -> bool | None:
-    """Return whether a rank waits in nothing; None if its files do not tell."""
+    """Return whether a rank waits in nothing, or for its groups to end; None if its files do not tell."""
     goes_on = _goes_on(facts, number)
-    return None if goes_on is None else not goes_on
+    return None if goes_on is None else not goes_on or whereabouts.ends_groups(facts.job.ranks[number])
 
 
 def _last_is_empty(job: Job, scene: Scene, rank: int) -> bool | None:

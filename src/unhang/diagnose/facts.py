@@ -12,7 +12,7 @@ from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
 from unhang.diagnose.pairs import Ends, Head
 from unhang.diagnose.recorder import KEPT
 
-_UNRECORDED = ("monitored_barrier", "wait_tensor")
+_UNRECORDED = ("destroy_process_group", "monitored_barrier", "wait_tensor")
 """Functions of torch in which a rank waits for what it has issued elsewhere, or for what no dump has."""
 
 

@@ -248,6 +248,11 @@ def collective(rank: Rank) -> str:
     return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
 
 
+def ends_groups(rank: Rank) -> bool:
+    """Return whether a rank, which waits in nothing else, ends its groups: it has done its part of the job."""
+    return not rank.waiting and collective(rank) == "destroy_process_group"
+
+
 def is_paired(rank: Rank) -> bool:
     """Return whether a rank sends or receives by its stacks."""
     return any(_is_collective(frame) and frame.function in _PAIRED for one in rank.stacks for frame in one.frames)
