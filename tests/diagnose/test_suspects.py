@@ -129,6 +129,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [3],
     ),
     "the others have done all": (job([waits(), *[rank(at=("threading.py::_shutdown",))] * 3]), "disagrees", [0]),
+    "the others have been where it waits": (
+        job([waits(2), *[rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=("threading.py::_shutdown",))] * 3]),
+        "",
+        [],
+    ),
     "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
     "it said an error, and waits where all wait": (
         job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),

@@ -170,6 +170,7 @@ HANGS = [
         "",
         None,
     ),
+    HungJob("all have come to it", job([_SOURCE, _SOURCE]), "", None),
     HungJob("two types, four ranks", _of_four("Int", "Long", "Long", "Long")),
     HungJob("one of three that receive has another type", _of_four("Int", "Long", "Int", "Int"), "possible", None),
     HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16, at=("model.py::f",)))])),

@@ -239,12 +239,7 @@ def _has_come(job: Job, hang: Hang, scene: Scene, meeting: Meeting) -> bool:
     """Return whether those inside wait in a collective to which all have come, or one that is said to be elsewhere."""
     issued = (meeting.operations[rank] for rank in scene.rest if rank in meeting.operations)
     is_here = not {*scene.inside}.isdisjoint(meeting.waiting)
-    return is_here and (_agrees(meeting) or any(not is_other(job, hang, one) for one in issued))
-
-
-def _agrees(meeting: Meeting) -> bool:
-    """Return whether all ranks of a group are in a collective, and none in another one."""
-    return not (meeting.is_open or meeting.absent or meeting.differ)
+    return is_here and (meeting.agrees or any(not is_other(job, hang, one) for one in issued))
 
 
 def _alternates(scene: Scene) -> bool | None:

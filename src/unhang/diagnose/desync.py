@@ -37,6 +37,11 @@ class Meeting(NamedTuple):
         """The ranks that wait in it."""
         return tuple(rank for rank, one in self.operations.items() if not one.done)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether all ranks of the group are in it, and none in another one."""
+        return not (self.is_open or self.absent or self.differ)
+
 
 class Split(NamedTuple):
     """The first collective of a group that is not the same on all ranks, as far as a digest tells."""

@@ -52,6 +52,8 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
             # for there may be a scene in each group of a large job
             come = cache(partial(attendance.come_to, facts.job, hang))
             for scene in scenes_of(facts.job, facts.meetings, hang, failed=bool(errors)):
+                if hang.errors and not (hang.differ or errors) and scene.meeting and scene.meeting.agrees:
+                    continue  # nobody has failed: all have come
                 clauses = clauses_of(facts, hang, scene, errors, come)
                 if scene.meeting and any(clauses.get(name) is False for name in _OF_ISSUED):
                     refuted.update(scene.inside)

@@ -231,7 +231,9 @@ def _left_behind(facts: Facts) -> dict[int, str]:
     waiting = ranks.keys() - done
     if 2 * len(done) <= len(desync.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
         return {}
-    return dict.fromkeys(waiting, "it waits for its peers, and these have done all: it issued more calls than they did")
+    met = {number for one in facts.meetings if not done.isdisjoint(one.operations) for number in one.waiting}
+    why = "it waits for its peers, and these have done all: it issued more calls than they did"
+    return dict.fromkeys(waiting - met, why)
 
 
 def _late(facts: Facts) -> dict[int, str]:
