@@ -415,7 +415,7 @@ def test_where_halves_disagree_the_reason_says_so() -> None:
         ("stacks: another call", "is in another call than its peers: dumps would tell which of these is wrong"),
         (
             "stacks: one is in none",
-            "its peers are in a collective, and no frame or dump of it shows one, in _next_data",
+            "its peers are in a collective, and no frame or dump shows it in one: it is in _next_data",
         ),
     ],
 )

@@ -303,8 +303,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     seen = facts.calls.keys() | logged | free.keys()
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
-    what = "its peers are in a collective, and no frame or dump of it shows one"
-    return {number: f"{what}{_where(facts, number)}" for number in free}
+    what = "its peers are in a collective, and no frame or dump shows it in one"
+    return {number: f"{what}{_where(facts, number).replace(', in ', ': it is in ', 1)}" for number in free}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
