@@ -59,13 +59,15 @@ def matches(facts: Facts, suspects: Suspects, signatures: Iterable[Signature]) -
                     refuted.update(scene.inside)
                 if scene.meeting is None and not refuted.isdisjoint(scene.inside):
                     continue  # what they issued says more than where they are
-                only = any(error.only for *_, error in errors)
-                doubts = tuple(doubts_of(facts, suspects, hang, scene, named, {number for number, _ in lines}))
+                if False in clauses.values():
+                    continue
                 if facts.errors and clauses.get("differ", True) is None and not errors:
                     continue  # who failed has not come, and nothing shows that the others differ
+                only = any(error.only for *_, error in errors)
+                doubts = tuple(doubts_of(facts, suspects, hang, scene, named, {number for number, _ in lines}))
                 shown = clauses.get("frames") is None and _is_seen(facts.job, hang, scene)
                 told = {**clauses, "frames": True} if shown else clauses
-                if False not in clauses.values() and _speaks(hang, told, is_doubted=bool(doubts)):
+                if _speaks(hang, told, is_doubted=bool(doubts)):
                     ways = (names for names in hang.certain if _shown(names, clauses, only=only))
                     certain = not doubts and any(clauses["parts"] or "frames" not in names for names in ways)
                     found.append(Match(signature.fix, hang, scene, clauses, lines, doubts, certain))
