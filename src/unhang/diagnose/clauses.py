@@ -284,7 +284,7 @@ def _is_before(rank: Rank, chain: Chain) -> bool:
     """Return whether a rank waits in these functions, but for what the part of the package that has them issues."""
     issued = [one.frames for one in rank.waiting[:1] if one.frames]
     for frames in issued or [one.frames for one in rank.stacks]:
-        own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+        own = whereabouts.issuer(frames)
         parts = (place.file for step in chain for place in step)
         if own and has_frames(frames, chain) and not any(is_of_part(own, file) for file in parts):
             return True

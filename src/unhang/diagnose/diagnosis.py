@@ -15,6 +15,8 @@ from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.signature import Signature
 from unhang.diagnose.suspects import Suspects
 
+_SHOWN = 8
+"""So many ranks are named of those of which something is missing."""
 _MOST = 3
 """So many groups that have come apart are told of: in a large job, one defect stops many groups."""
 _NOT_NEEDED = "how it can be this: in this environment, the fix is not needed, or its defect hangs in another way"
@@ -303,7 +305,7 @@ def _of_all(job: Job, *kinds: str) -> tuple[str]:
 
 
 def _of_unseen(unseen: Collection[int]) -> tuple[str]:
-    return (f"dumps and stacks of rank {', '.join(map(str, sorted(unseen)[:8]))}{', ...' if len(unseen) > 8 else ''}",)
+    return (f"dumps and stacks of rank {_some(sorted(unseen))}",)
 
 
 def _is_free(rank: Rank) -> bool:
@@ -338,5 +340,9 @@ def _histories(found: Facts) -> Iterable[Answer]:
 
 
 def _of_late(job: Job, late: Sequence[int]) -> tuple[str, ...]:
-    without = [str(rank) for rank in late if not job.ranks[rank].stacks]
-    return (f"py-spy on rank {', '.join(without[:8])}{', ...' if len(without) > 8 else ''}",) if without else ()
+    without = [rank for rank in late if not job.ranks[rank].stacks]
+    return (f"py-spy on rank {_some(without)}",) if without else ()
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:_SHOWN]))}{', ...' if len(numbers) > _SHOWN else ''}"

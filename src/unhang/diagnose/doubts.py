@@ -102,7 +102,7 @@ def _by_other_code(facts: Facts, hang: Hang, scene: Scene) -> Iterator[str]:
 
 def _by_user(frames: Sequence[Frame]) -> Frame | None:
     """Return the frame that issued an operation, if it is of a user's code."""
-    own = next((one for one in frames if not whereabouts.is_torch(one)), None)
+    own = whereabouts.issuer(frames)
     return own if own and SHIMS not in own.file and is_of_user(own) else None
 
 

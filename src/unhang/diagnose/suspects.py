@@ -304,7 +304,11 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
     what = "its peers are in a collective, and no frame or dump shows it in one"
-    return {number: f"{what}{_where(facts, number).replace(', in ', ': it is in ', 1)}" for number in free}
+    ranks = {number: facts.job.ranks[number] for number in free}
+    return {
+        number: f"{what}: it is {whereabouts.in_stack(rank, ()).doing}" if rank.stacks else what + _where(facts, number)
+        for number, rank in ranks.items()
+    }
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:

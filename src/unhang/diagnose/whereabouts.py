@@ -194,6 +194,11 @@ def is_torch(frame: Frame) -> bool:
     return "/torch/" in f"/{frame.file}"
 
 
+def issuer(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame outside of torch: the code that issued an operation. None if there is none."""
+    return next((frame for frame in frames if not is_torch(frame)), None)
+
+
 def _is_collective(frame: Frame) -> bool:
     return frame.function in _COLLECTIVES and f"/{frame.file}".endswith(tuple(f"/{one}" for one in _MODULES))
 
