@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import speakers, stacks
+from unhang.diagnose import phrases, speakers, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.speakers import Speaker
@@ -29,6 +29,7 @@ _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
+    *phrases.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"
 """What a process of ms-swift says once all has gone well."""
@@ -191,6 +192,7 @@ class _Log:
         self._summary = stacks.NOBODY
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
+        self.statements = statements.Reader()
 
     def words(self, piece: bytes) -> list[bytes]:
         """Return what the lines of a piece that are to be taken have: words, or a beginning not seen before.
@@ -204,6 +206,11 @@ class _Log:
         self._heads |= new
         return [*(word for word in _WORDS if word in piece), *new]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the next line may belong to the last ones."""
+        return bool(self.open or self.caught or self.statements.is_open)
+
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
         self._before, self._before_at = speakers.of(line), speakers.time_in(line)
@@ -213,6 +220,7 @@ class _Log:
         at = speakers.time_in(line)
         for speaker, text in speakers.each(line):
             self._settle(speaker, text)
+            self.statements.line(speaker, text, source, at)
             self._line(speaker, text, at, source)
             self._before, self._before_at = (speaker, text), at
 
@@ -311,6 +319,8 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
+        if said := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
+            yield Rank(stacks.NOBODY, statements=said)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:
@@ -332,7 +342,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     try:
         for number, piece in _pieces(stream):
             words = log.words(piece)
-            if log.open or log.caught or words:
+            if log.is_open or words:
                 _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
@@ -346,7 +356,7 @@ def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -
     went_on, before = False, b""
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or log.caught or any(word in part for word in words):
+            if log.is_open or any(word in part for word in words):
                 log.before(before[:_LONGEST].decode(errors="replace"))
                 most = _LONGEST_JSON if part.startswith(b'{"') else _LONGEST
                 log.line(part[:most].decode(errors="replace"), f"{name}:{at}")
