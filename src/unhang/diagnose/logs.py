@@ -39,8 +39,8 @@ _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
 _ABOVE = re.compile(r"\W*(?:global[ _])?rank\W{0,3}(\d{1,7})\b", re.IGNORECASE)
 """A line right above what py-spy says of a process."""
-_WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
-_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
+_WORK = re.compile(r"Work[A-Z]CCL\((?:SeqNum=(\d{1,18}), )?OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
+_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (\d{1,18})\b")
 _COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
@@ -78,17 +78,6 @@ _GROUP_OF_ERRORS = re.compile(r"(?:Base)?ExceptionGroup: .* sub-exceptions?\)$")
 _MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
 """What stands before the lines of a group of errors."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
-
-# torch's names of operations, in c10d's opTypeToString.
-_KINDS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
-    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
-    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
-    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
-}  # fmt: skip
-
 
 class _Said:
     """What one speaker has said."""
@@ -267,8 +256,9 @@ class _Log:
         self.open.discard(speaker)
         if found := _WORK.search(text):
             elements = int(found[3]) if found[3] else None
-            kind = _KINDS.get(found[2], found[2].lower())
-            said.wait(Operation(stacks.NOBODY, _group(text), int(found[1]), kind, elements=elements, source=source))
+            kind = statements.KINDS.get(found[2], found[2].lower())
+            number = int(found[1]) if found[1] else None  # torch before 2.0 says none
+            said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
         elif found := _FINGERPRINT.search(text):
             said.wait(_of_fingerprint(found, source))
@@ -419,7 +409,7 @@ def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
         stacks.NOBODY,
         _NO_GROUP,
         int(found[1]) + 1,  # it begins with 0
-        _KINDS.get(found[2], found[2].lower()),
+        statements.KINDS.get(found[2], found[2].lower()),
         inputs=(sizes,) if found[4] else None,
         dtypes=(found[4],) if found[4] else None,
         source=source,

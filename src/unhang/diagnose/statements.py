@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.diagnose.phrases import ABOUT, OWN, PHRASES, WAITS, Phrase
+from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+# torch's names of operations, in c10d's opTypeToString.
+KINDS = {
+    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
+    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
+    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
+    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
+}  # fmt: skip
+NOBODY = "a process"
 SPEAKER = -1
 """A rank of a statement: whoever says it, while nobody knows that rank."""
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
@@ -19,6 +30,7 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
+_STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
 
@@ -122,9 +134,57 @@ def known(one: Statement, rank: int) -> Statement:
 
     if one.by != SPEAKER or rank < 0:
         return one
-    words = one.words.replace(one.speaker or _NOBODY, f"rank {rank}")
+    words = one.words.replace(one.speaker or NOBODY, f"rank {rank}")
     own = one.processes if one.weight != OWN else tuple(it for it in one.processes if it != one.speaker)
     return one._replace(culprits=put(one.culprits), waits=put(one.waits), by=rank, words=words, processes=own)
+
+
+def weighed(said: Iterable[Statement]) -> list[Statement]:
+    """Return statements in the order in which they explain a job, each with the weight that it has beside the others.
+
+    What many say that one does is added. Those who give up are not to blame for what they do later.
+    """
+    said = [*said]
+    timed_out = [one for one in said if one.weight == WAITS]
+    first = min((one.at for one in timed_out if one.at is not None), default=None)
+    gave_up = {one.speaker for one in timed_out if one.speaker}
+    waiting = {rank for one in timed_out for rank in one.waits}
+    left = []
+    for one in (*said, *_alone(said)):
+        is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
+        stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
+        is_over = one.cause == "process-died" and not gave_up.isdisjoint(one.processes)
+        left.append(one._replace(weight=FOLLOWS) if stood_still or is_over else one)
+    order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
+    return sorted((one for one in left if one.key != "running"), key=lambda one: order[one.weight])
+
+
+def blamed(said: Iterable[Statement]) -> list[Statement]:
+    """Return the statements that name whom to look at first: the best one that blames anybody, and those like it."""
+    direct = [one for one in weighed(said) if one.weight in (OWN, ABOUT) and (one.culprits or one.processes)]
+    return [one for one in direct if one.key == direct[0].key]
+
+
+def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
+    """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
+    newest = {one.by: one for one in said if one.key == "running"}
+    calls: dict[str, list[int]] = {}
+    for rank, one in newest.items():
+        calls.setdefault(_call(one), []).append(rank)
+    most, ranks = max(calls.items(), key=lambda item: len(item[1]), default=("", []))
+    if len(newest) < _FEW or 2 * len(ranks) <= len(newest):
+        return
+    for call, others in calls.items():
+        if call != most:
+            words = f"{spoken(others)} {'runs' if len(others) == 1 else 'run'} {call}, and {spoken(ranks)} {most}"
+            source = newest[others[0]].source
+            yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
+
+
+def _call(one: Statement) -> str:
+    values = dict(one.values)
+    what = f"{KINDS.get(values['op'], values['op'].lower())} {values.get('number', '')}".strip()
+    return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
 
 
 def spoken(ranks: Iterable[int]) -> str:
@@ -139,33 +199,38 @@ def spoken(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}"
 
 
-_NOBODY = "a process"
-
-
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:
-    who = f"rank {by}" if by != SPEAKER else speaker or _NOBODY
+    values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
+    who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
-    process = _process(values)
-    processes = (process,) if process and phrase.weight in (OWN, ABOUT) else ()
-    if phrase.weight == OWN and not ranks["culprits"] and not processes:
+    if "listed" in values:
+        ranks["culprits"] = tuple(sorted({int(it) for it in _LISTED.findall(values["listed"])}))
+    process, weight, cause = _process(values), phrase.weight, phrase.cause
+    if is_starved := "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
+        cause, weight = "starved", ABOUT
+    processes = (process,) if process and weight in (OWN, ABOUT) else ()
+    if weight == OWN and not ranks["culprits"] and not processes:
         ranks["culprits"] = (by,) if by != SPEAKER or not speaker else ()
         processes = () if ranks["culprits"] else (speaker,)
-    if phrase.weight not in (OWN, ABOUT) and not ranks["waits"]:
+    if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
-    told = {**values, **{name: spoken(some) for name, some in ranks.items() if some}}
+    told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
-    told |= {name: f" {values[name]}" for name in ("number", "number2") if name in values and phrase.key in _NUMBERED}
-    cause, words = phrase.cause, phrase.words.format_map(_Told(told))
-    if "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
-        cause = "starved"
-        words += f", at a limit of {_time(int(values['limit']))}: its watchdog stood still meanwhile"
+    told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
+    told |= {"exit": _exit(values.get("code", "")), "listed": _some(values.get("listed", ""))}
+    told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
+    words = phrase.words.format_map(told)
+    if is_starved:
+        words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
+    do = phrase.do.format_map(told)
     return Statement(
-        cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker, None, phrase.weight,
-        phrase.do.format_map(_Told(told)), "", phrase.key, tuple(values.items()),
+        cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker, None, weight, do, "", phrase.key,
+        tuple(values.items()),
     )  # fmt: skip
 
 
-_NUMBERED = ("watchdog", "fingerprints")
+_NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2")
+_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[")
 
 
 class _Told(dict[str, str]):
@@ -173,6 +238,18 @@ class _Told(dict[str, str]):
 
     def __missing__(self, key: str) -> str:
         return ""
+
+
+def _exit(code: str) -> str:
+    """Return how a process ended, by its code: that of a signal is below zero."""
+    try:
+        return f"signal {-int(code)} ({Signals(-int(code)).name})"
+    except ValueError:
+        return f"code {code}"
+
+
+def _some(text: str) -> str:
+    return " ".join(text.split())[:_TEXT]
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -202,4 +279,4 @@ def _seconds(values: dict[str, str]) -> str:
 
 
 def _time(milliseconds: int) -> str:
-    return f"{milliseconds // 1000:,} s" if milliseconds >= 1000 else f"{milliseconds} ms"
+    return f"{milliseconds // 1000} s" if milliseconds >= 1000 else f"{milliseconds} ms"
