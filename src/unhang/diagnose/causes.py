@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import suspects
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
-from unhang.diagnose.statements import SPEAKER, spoken, weighed
+from unhang.diagnose.statements import SPEAKER, is_known, spoken, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +32,7 @@ CODES = {
 }
 """What to do about each cause, where no line says more."""
 _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
+_RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
 _LOADER = re.compile(r"torch/utils/data/|dataloader")
 _SAVES = re.compile(r"(?i)save|checkpoint")
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
@@ -96,12 +97,12 @@ def _errors(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterato
     """Yield that ranks, or processes of unknown rank, raised an error that no statement has."""
     lines: Iterable[Message] = (line for lines in facts.errors.values() for line in lines)
     lines = [*(lines if first.rule == suspects.FAILED else ()), *facts.strangers]
-    known = {one.source for one in said}
-    own = [line for line in lines if line.source not in known and not line.text.startswith("exitcode")]
+    lines = [line for line in lines if not is_known(line.text)]
+    own = [line for line in lines if line.frames or _RAISED.match(line.text)]
     if own:
         who = spoken(first.why) if first.rule == suspects.FAILED else "a process"
         yield Cause("python-error", f"{who} raised {own[0].text}", CODES["python-error"])
-    elif any(line.text.startswith("exitcode") for line in lines):
+    elif any(line.text.startswith("exitcode") for line in lines) and not any(one.cause == "process-died" for one in said):
         yield Cause("process-died", f"{spoken(first.why)} ended by itself", CODES["process-died"])
 
 

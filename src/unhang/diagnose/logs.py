@@ -79,6 +79,17 @@ _MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
 """What stands before the lines of a group of errors."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
+# A line of the watchdog that a terminal has wrapped, and what stands at its end.
+_CUT = re.compile(r"Watchdog caught collective operation timeout(?!.*timing out)|detected by watchdog at work(?!.*completed(?: NCCL)? work: \S)|"
+                  r"Timeout at NCCL work(?!.*completed NCCL work: \S)|watchdog thread terminated with $")
+_BEGINS = re.compile(r"\W{0,4}\[(?:rank|default|E |E\d)|\(\w+ pid=|Traceback|frame #|\s*what\(\)")
+_PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 4
+
+
+def _is_cut(line: str) -> bool:
+    return bool(_CUT.search(line))
+
+
 class _Said:
     """What one speaker has said."""
 
@@ -182,6 +193,8 @@ class _Log:
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
         self.statements = statements.Reader()
+        self._cut: list[str] = []
+        """The beginning of a line that a terminal has wrapped."""
 
     def words(self, piece: bytes) -> list[bytes]:
         """Return what the lines of a piece that are to be taken have: words, or a beginning not seen before.
@@ -198,7 +211,7 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self.statements.is_open)
+        return bool(self.open or self.caught or self._cut or self.statements.is_open)
 
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
@@ -206,6 +219,20 @@ class _Log:
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
+        if self._cut and len(self._cut) < _CUT_LINES and not _BEGINS.match(line):
+            self._cut.append(line)
+            if _is_cut("".join(self._cut)):
+                return
+            line, self._cut = "".join(self._cut), []
+        elif self._cut:
+            whole, self._cut = "".join(self._cut), []
+            self._whole(whole, source)
+        if _is_cut(line):
+            self._cut = [_PADDED.sub("", line)]
+        else:
+            self._whole(line, source)
+
+    def _whole(self, line: str, source: str) -> None:
         at = speakers.time_in(line)
         for speaker, text in speakers.each(line):
             self._settle(speaker, text)
@@ -287,6 +314,8 @@ class _Log:
 
     def told(self) -> Iterator[Rank]:
         """Yield what each rank said, in ascending order, and last what nobody knows the rank of."""
+        if self._cut:
+            self._whole("".join(self._cut), "")
         ranks: dict[int, list[_Said]] = defaultdict(list)
         spied: dict[int, list[Stack]] = defaultdict(list)
         nobodies: list[tuple[Stack, ...]] = []

@@ -167,7 +167,12 @@ def blamed(said: Iterable[Statement]) -> list[Statement]:
 
 def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
     """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
+    said = [*said]
     newest = {one.by: one for one in said if one.key == "running"}
+    if not newest:  # the oldest one of each that timed out; of one number, they are mostly of one group
+        newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
+        if len({dict(one.values).get("number", "") for one in newest.values()}) > 1:
+            return
     calls: dict[str, list[int]] = {}
     for rank, one in newest.items():
         calls.setdefault(_call(one), []).append(rank)
@@ -179,6 +184,11 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
             words = f"{spoken(others)} {'runs' if len(others) == 1 else 'run'} {call}, and {spoken(ranks)} {most}"
             source = newest[others[0]].source
             yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
+
+
+def is_known(text: str) -> bool:
+    """Return whether a line says something of which it is known what it means."""
+    return any(one.word in text and one.pattern.search(text) for one in PHRASES)
 
 
 def _call(one: Statement) -> str:

@@ -189,7 +189,8 @@ def _silent(facts: Facts) -> dict[int, str]:
 
     Where these are most of a large job, only a part of its files is at hand.
     """
-    if not facts.unseen:
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
+    if not facts.unseen or is_cut:  # what people post of a log is a part of it
         return {}
     is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
     if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
