@@ -83,11 +83,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _CUT = re.compile(r"Watchdog caught collective operation timeout(?!.*timing out)|detected by watchdog at work(?!.*completed(?: NCCL)? work: \S)|"
                   r"Timeout at NCCL work(?!.*completed NCCL work: \S)|watchdog thread terminated with $")
 _BEGINS = re.compile(r"\W{0,4}\[(?:rank|default|E |E\d)|\(\w+ pid=|Traceback|frame #|\s*what\(\)")
-_PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 4
-
-
-def _is_cut(line: str) -> bool:
-    return bool(_CUT.search(line))
+_PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 3
 
 
 class _Said:
@@ -193,8 +189,9 @@ class _Log:
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
         self.statements = statements.Reader()
-        self._cut: list[str] = []
+        self._cut = ""
         """The beginning of a line that a terminal has wrapped."""
+        self._cut_at, self._left = "", 0
 
     def words(self, piece: bytes) -> list[bytes]:
         """Return what the lines of a piece that are to be taken have: words, or a beginning not seen before.
@@ -219,22 +216,28 @@ class _Log:
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
-        if self._cut and len(self._cut) < _CUT_LINES and not _BEGINS.match(line):
-            self._cut.append(line)
-            if _is_cut("".join(self._cut)):
+        if self._cut:
+            if self._left and not _BEGINS.match(line):
+                self._cut, self._left = self._cut + line, self._left - 1
+                if not _CUT.search(self._cut):
+                    self.end()
                 return
-            line, self._cut = "".join(self._cut), []
-        elif self._cut:
-            whole, self._cut = "".join(self._cut), []
-            self._whole(whole, source)
-        if _is_cut(line):
-            self._cut = [_PADDED.sub("", line)]
+            self.end()
+        if _CUT.search(line):
+            self._cut, self._cut_at, self._left = _PADDED.sub("", line), source, _CUT_LINES
         else:
             self._whole(line, source)
 
+    def end(self) -> None:
+        """Take what is left of a line that a terminal has wrapped."""
+        line, self._cut = self._cut, ""
+        if line:
+            self._whole(line, self._cut_at)
+
     def _whole(self, line: str, source: str) -> None:
         at = speakers.time_in(line)
-        for speaker, text in speakers.each(line):
+        for speaker, said in speakers.each(line):
+            text = said.rstrip()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
             self._line(speaker, text, at, source)
@@ -314,8 +317,7 @@ class _Log:
 
     def told(self) -> Iterator[Rank]:
         """Yield what each rank said, in ascending order, and last what nobody knows the rank of."""
-        if self._cut:
-            self._whole("".join(self._cut), "")
+        self.end()
         ranks: dict[int, list[_Said]] = defaultdict(list)
         spied: dict[int, list[Stack]] = defaultdict(list)
         nobodies: list[tuple[Stack, ...]] = []

@@ -190,21 +190,22 @@ def _silent(facts: Facts) -> dict[int, str]:
     Where these are most of a large job, only a part of its files is at hand.
     """
     is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
-    if not facts.unseen or is_cut:  # what people post of a log is a part of it
+    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
+    if not unseen:
         return {}
-    is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
-    if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
+    is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
+    if (is_most and len(unseen) > _SHOWN) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
         members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
-        for number in facts.unseen & members if meeting.waiting else ():
+        for number in unseen & members if meeting.waiting else ():
             found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
-        for other in facts.unseen & others:
+        for other in unseen & others:
             found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
     if not facts.meetings and any(facts.calls.values()) and not is_most:
-        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
+        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in unseen}
     return found
 
 
