@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import facts, known, where, who
+from unhang.diagnose import causes, facts, known, where, who
+from unhang.diagnose.causes import Cause
 from unhang.diagnose.evidence import Job
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.known import Match, Source
@@ -44,12 +45,15 @@ class Diagnosis(NamedTuple):
     who: Who
     places: tuple[Place, ...]
     """Where all ranks are: those at the same place together."""
+    causes: tuple[Cause, ...] = ()
+    """Why it hangs, the best first."""
 
 
 def diagnose(job: Job) -> Diagnosis:
     """Return who is to be looked at, and where all ranks are."""
     found = facts.of(job)
-    return Diagnosis(found, who.of(found), where.places(found.job, found.errors))
+    first = who.of(found)
+    return Diagnosis(found, first, where.places(found.job, found.errors), causes.of(found, first))
 
 
 def answers(

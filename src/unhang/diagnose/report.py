@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, table, where
-from unhang.diagnose.who import DISAGREES, FAILED, traceback
+from unhang.diagnose import capture, standing, statements, table
+from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.suggest import explain
@@ -24,31 +24,10 @@ if TYPE_CHECKING:
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
-NEXT = {
-    "differ": (
-        "next: compare what these ranks ran last: one of them skipped a call, or made one more; where there are dumps, "
-        "`torchfrtrace` shows them call by call"
-    ),
-    "again": (
-        "next: take the stacks again in a minute: a rank that has moved on is at work; one that has not waits for "
-        "something other than a collective (a file, a lock, another process)"
-    ),
-    "works": "next: see in its stack what takes so long: a rank that is in no collective is at work",
-    "stands": (
-        "next: see in its stack what it waits for, such as a file, a lock or another process: it is in no collective, "
-        "and it does not move"
-    ),
-    "idle": (
-        "next: see the log and the stack of the driver: it has given no further call to the actors of Ray's that are "
-        "between two calls, as where their last one has failed"
-    ),
-    "ended": "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first",
-    "more": (
-        "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
-        "to set before the next job"
-    ),
-}
-"""What to do where no fix is known to be it."""
+MORE = (
+    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what to set "
+    "before the next job"
+)
 TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "also": "33", "possible": "33", "not-here": "2"}
@@ -60,6 +39,7 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
+_FEW = 3
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
@@ -116,6 +96,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
     suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
+    lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
     lines += ["", terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
@@ -126,8 +107,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
         first, word = terminal.wrapped(first, width), answer.answer
         lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first]
         lines += [terminal.wrapped(line, width) for line in rest]
-    words = {answer.answer for answer in report.answers}
-    if not words & {"known", "also"} or (suspects.why and "known" not in words):
+    if not report.diagnosis.causes and all(one.answer in ("possible", "not-here") for one in report.answers):
         lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis))]
     return "\n".join(lines)
 
@@ -140,6 +120,8 @@ def document(report: Report) -> str:
         "unhang": __version__,
         "suspects": sorted(suspects.why),
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
+        "processes": processes(job),
+        "causes": [one._asdict() for one in report.diagnosis.causes],
         "environment": report.environment and report.environment._asdict(),
         "job": {
             "files": job.files,
@@ -196,6 +178,18 @@ def _suspects(found: Diagnosis) -> list[str]:
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
     return [nobody if job.ranks or job.spoken else nothing, *lines]
+
+
+def processes(job: Job) -> list[str]:
+    """Return the processes that lines blame, of which nobody knows the rank."""
+    return [*dict.fromkeys(name for one in statements.blamed(job.statements) for name in one.processes)]
+
+
+def _causes(found: Diagnosis) -> Iterable[str]:
+    """Yield the causes, the best one with what to do."""
+    for one in found.causes[:_FEW]:
+        yield f"cause: {one.code}: {gate.line(one.why)}"
+        yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
 def _table(folded: Table, suspected: Collection[int]) -> list[str]:
@@ -282,39 +276,18 @@ def _setting(fix: str) -> str:
 
 
 def _next(found: Diagnosis) -> Iterable[str]:
-    """Yield what to do where no fix is known to be it: more is to be collected only where it would decide."""
+    """Yield what to do where the files name no cause: more is to be collected only where it would decide."""
     facts = found.facts
-    if found.who.rule == FAILED:
-        yield "next: begin with the error at the top; the other ranks only wait"
-    elif any(rank.process for rank in facts.job.ranks.values()) and not facts.has_ended:
-        yield "next: see why that process is stopped or gone; the other ranks only wait"
-    elif facts.has_ended and not found.who.why:
-        yield NEXT["ended"]
-    elif found.who.why:
-        yield _after(found)
+    if facts.has_ended:
+        yield "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
     elif facts.is_over:
         yield from capture.before_the_next_run()
     elif facts.goes_on:
-        yield "next: nothing: the job goes on. Take the stacks again if it does not"
+        yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
     elif facts.unseen:
         yield f"next: take the stacks of {who(facts.unseen)} too: nothing came from there"
     else:
-        yield NEXT["more"]
-
-
-def _after(found: Diagnosis) -> str:
-    """Return what to do about suspects that have not failed; two stacks of a rank say whether it is at work."""
-    facts = found.facts
-    free = [
-        facts.job.ranks[number] for number in found.who.why if number in facts.job.ranks and not facts.calls.get(number)
-    ]
-    if found.who.rule == DISAGREES or not free:
-        return NEXT["differ"]
-    if all(map(where.is_idle, free)):
-        return NEXT["idle"]
-    if all(where.moved(rank) is None for rank in free):
-        return NEXT["again"]
-    return NEXT["works"] if any(map(where.is_busy, free)) else NEXT["stands"]
+        yield MORE
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
