@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import parameters
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, told
 from unhang.judge.decide import codemod, exact
 from unhang.shapes import binding, excerpt, shape
 from unhang.shapes.catalog import Target
@@ -57,8 +57,12 @@ def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
     for step in steps:
         try:
             data, before, after = _one(data, step)
+        except (RewriteError, UnhangError, KeyboardInterrupt):
+            raise
         except RecursionError as error:
             raise RewriteError(step.target, "the code is nested too deeply") from error
+        except BaseException as error:  # LibCST has no common class for its errors, and a codemod may raise anything
+            raise RewriteError(step.target, f"the rewrite cannot be carried out: {told(error)}") from error
         shapes.append((before, after))
     return Rewritten(data, tuple(shapes))
 
@@ -89,8 +93,6 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
         new = "".join(new_rows).encode(encoding)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
-    except Exception as error:  # LibCST has no common class for its errors
-        raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
         result, after = parsed_again(new_rows, function, len(rows))
