@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 import sys
-from contextlib import contextmanager
 from functools import cache
 
 from unhang import __version__, entry_points
@@ -19,7 +18,7 @@ from unhang.records import Pack, Upstream
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from functools import _lru_cache_wrapper
     from typing import Any, TypeVar
 
@@ -128,25 +127,28 @@ def document(pack: Pack, path: str, named: str) -> Any:
     """
     from unhang import checked  # most runs have our pack alone
 
-    with blamed(pack, path):
+    with Blamed(pack, path):
         return checked.parsed(read(path), schema(named))
 
 
-@contextmanager
-def blamed(pack: Pack, path: str) -> Iterator[None]:
-    """Raise UnhangError ``bad-pack`` for whatever another's pack raises while this file or folder of it is used.
+class Blamed:
+    """Within it, whatever is raised while a file or folder of another's pack is used is UnhangError ``bad-pack``.
 
     Only Ctrl-C goes through. What our own pack raises is a bug of unhang's, and stays as it is.
     """
-    try:
-        yield
-    except (UnhangError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if not pack.folder:
-            raise
-        why = getattr(error, "strerror", None) or (str(error) if type(error) is ValueError else "")
-        raise bad(path, why or f"it cannot be used: {told(error)}") from error
+
+    def __init__(self, pack: Pack, path: str) -> None:
+        self._pack, self._path = pack, path
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise UnhangError ``bad-pack`` for an error of the pack."""
+        if error is None or not self._pack.folder or isinstance(error, (UnhangError, KeyboardInterrupt, GeneratorExit)):
+            return
+        why = error.strerror if isinstance(error, OSError) else str(error) if type(error) is ValueError else None
+        raise bad(self._path, why or f"it cannot be used: {told(error)}") from error
 
 
 def bad(path: str, why: str) -> UnhangError:
@@ -289,12 +291,11 @@ def folder(name: str) -> str:
 
 def listed(pack: Pack, where: str) -> list[str]:
     """Return the names in a folder of a pack, sorted; none if it is not there. Raises UnhangError ``bad-pack``."""
-    with blamed(pack, where):
+    with Blamed(pack, where):
         try:
             return sorted(os.listdir(where))
         except (FileNotFoundError, NotADirectoryError):  # a pack need not have every part
             return []
-    return []  # pragma: no cover - mypy takes a context manager for one that may swallow errors
 
 
 def _of_environment(environ: Mapping[str, str]) -> list[str]:

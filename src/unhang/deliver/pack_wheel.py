@@ -82,7 +82,7 @@ def _files(pack: Pack) -> Iterator[tuple[str, bytes]]:
             raise packs.bad(path, "it is a link")
         if "/" in name and not name.endswith(_TYPES):
             raise packs.bad(path, f"a pack has files of these kinds alone: {', '.join(_TYPES)}")
-        with packs.blamed(pack, path):
+        with packs.Blamed(pack, path):
             data = packs.read(path)
         yield name, data
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 
 from unhang import packs
 from unhang.shapes import catalog
@@ -17,9 +16,9 @@ def path(fix: str) -> str:
     return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
 
 
-def blamed(fix: str) -> AbstractContextManager[None]:
-    """Return what blames a fix's codemod for the errors that it raises: see ``packs.blamed``."""
-    return packs.blamed(catalog.pack_of(fix), path(fix))
+def blamed(fix: str) -> packs.Blamed:
+    """Return what blames a fix's codemod for an error."""
+    return packs.Blamed(catalog.pack_of(fix), path(fix))
 
 
 def digests(data: bytes, file: str) -> str:

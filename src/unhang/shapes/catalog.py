@@ -402,7 +402,7 @@ def page(name: str) -> str:
     """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``, ``bad-pack``."""
     found = fix(name)
     path = os.path.join(found.folder, "page.md")
-    with packs.blamed(found.pack, path):
+    with packs.Blamed(found.pack, path):
         text = packs.read(path).decode("utf-8", "replace")
     return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
 

@@ -115,7 +115,7 @@ def of_fix(fix: Fix) -> Drawing | None:
     Raises UnhangError ``bad-pack``.
     """
     path = os.path.join(fix.folder, "drawing.json")
-    with packs.blamed(fix.pack, path), suppress(FileNotFoundError, NotADirectoryError):
+    with packs.Blamed(fix.pack, path), suppress(FileNotFoundError, NotADirectoryError):
         content = packs.read(path)
         with suppress(LookupError, TypeError, ValueError, AttributeError):  # of somebody's pack: the page needs none
             return read(json.loads(content))
