@@ -443,20 +443,37 @@ def test_a_parameter_may_be_in_any_kind_of_string(text: str, site: Path, tmp_pat
 
 
 def test_a_value_that_its_string_cannot_hold_is_refused(site: Path, tmp_path: Path) -> None:
-    diff = widgets.diff(ENGINE.replace('"widgets"', 'f"{1} /opt/a/python"'))
+    diff = widgets.diff(ENGINE.replace('"widgets"', 'r"/opt/a/python", f"{1} /opt/a/python"'))
     assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
     before = cli.tree(site)
-    refused = ran("apply", tmp_path, "--target", site, "--set", "PY=/a{b}", "--require", "my-fix")
-    assert refused.code == 1
-    assert "a value of PY may be one that is there anyway, or that its string cannot hold" in refused.err
-    assert cli.tree(site) == before
+    refused = ran("apply", tmp_path, "--target", site, "--set", 'PY=/a"b', "--require", "my-fix")
+    assert (refused.code, cli.tree(site) == before) == (1, True)
+    assert """the value '/a"b' cannot stand where PY does: its string cannot hold it""" in refused.err
+    assert ran("apply", tmp_path, "--target", site, "--set", "PY=/a{b}", "--require", "my-fix").code == 0
+    assert 'r"/a{b}", f"{1} /a{{b}}"' in (site / FILE).read_text()
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/a{b}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [('"{} /opt/a/python".format(1)', '"{} /a{{b}}%".format(1)'), ('"%s /opt/a/python" % 1', '"%s /a{b}%%" % 1')],
+)
+def test_a_value_in_a_template_is_written_as_it_wants_it(code: str, written: str, site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', code))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    mine = ("--target", site, "--set", "PY=/a{b}%")
+    assert ran("apply", tmp_path, *mine, "--require", "my-fix").code == 0
+    assert written in (site / FILE).read_text()
+    assert [ran("check", tmp_path, *mine).code, ran("check", tmp_path, *mine[:2], "--set", "PY=/a").code] == [0, 1]
+    (site / FILE).write_text((site / FILE).read_text().replace(written, written.replace("{{b}}", "{b}").replace("%%", "%")))
+    assert ran("check", tmp_path, *mine).code == 1, "the value as it is would be a part of the template"
 
 
 def test_a_value_that_is_code_is_no_parameter(site: Path, tmp_path: Path) -> None:
-    refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", "= 42")))
-    assert refused.code == 2
-    assert "with another value for N it is no Python" in refused.err
-    assert "inside of strings alone" in refused.err
+    for code, why in ("= 42", "outside of a string"), ('= f"{3:42}"', "in a format spec, which is no text"):
+        refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", code)))
+        assert (refused.code, f"the value '42' cannot stand where N does: it stands {why}" in refused.err) == (2, True)
+        assert "inside of strings alone" in refused.err
     assert not (tmp_path / "our-pack").exists()
 
 

@@ -24,7 +24,7 @@ LEVELS = (
 )
 SHARED = (
     "__init__", "checked", "entry_points", "errors", "gate", "local_version", "pack_modules", "packs", "parameters",
-    "records", "suggest",
+    "records", "suggest", "templates",
 )  # fmt: skip
 """The modules at the top of the tool that every room may import."""
 

@@ -245,11 +245,19 @@ def codemod(target: Target) -> Codemod:
     return _entry(target, Codemod)
 
 
-def exact(target: Target) -> Exact:
-    """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
+def edits(target: Target) -> Exact:
+    """Return the edits of a target that is a binding, as its codemod has them."""
     from unhang.codemods.exact import Exact
 
-    found = _entry(target, Exact)
+    return _entry(target, Exact)
+
+
+def exact(target: Target) -> Exact:
+    """Return the edits of a target that is a binding, with the values of its parameters.
+
+    Raises ``parameters.Refused``.
+    """
+    found = edits(target)
     return found.filled(parameters.of(target.parameters)) if target.parameters else found
 
 
@@ -500,11 +508,14 @@ def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
     from unhang.codemods.base import AnchorError
     from unhang.shapes import shape as shapes
 
-    rewrite, data = exact(target), seen.data or b""
+    data = seen.data or b""
     try:
+        rewrite = exact(target)
         rewrite.plan(shapes.parse(data), target, data.decode("utf-8", "replace").splitlines())
     except AnchorError as error:
         return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
+    except parameters.Refused as error:
+        return str(error), _by_hand(target.fix)
     missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
     if missing:
         return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(target.fix)

@@ -78,7 +78,10 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
     target = step.target
     if target.binding:
-        return exactly(data, target, exact(target), step.result)
+        try:
+            return exactly(data, target, exact(target), step.result)
+        except parameters.Refused as error:
+            raise RewriteError(target, str(error)) from error
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -90,7 +93,7 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     try:
         edits = change.plan(function)
         new_rows = splice.apply(rows, edits, unit_of(rows, function))
-        new = "".join(new_rows).encode(encoding)
+        new = _encoded("".join(new_rows), encoding, target)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
     _compile(new, target)
@@ -134,7 +137,7 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
         if last == len(rows) and rows[-1] == rows[-1].rstrip("\r\n"):
             rows[-1] += newline
         rows[first - 1 : last] = [f"{line}{newline}" for line in lines]
-    new = "".join(rows).encode(encoding)
+    new = _encoded("".join(rows), encoding, target)
     _compile(new, target)
     again = _tree(new, target)
     with suppress(AnchorError):
@@ -210,6 +213,18 @@ def _decoded(data: bytes, target: Target) -> tuple[str, str]:
     if not survives:
         raise RewriteError(target, f"decoding and encoding the file as {encoding} does not give the same bytes")
     return encoding, text
+
+
+def _encoded(text: str, encoding: str, target: Target) -> bytes:
+    """Return a file's new bytes. Raises RewriteError if its encoding lacks a character, or would be another one now."""
+    try:
+        data = text.encode(encoding)
+    except UnicodeEncodeError as error:
+        lacking = text[error.start : error.end]
+        raise RewriteError(target, f"the file is in {encoding}, which does not have {lacking!r}") from error
+    if _decoded(data, target)[0] != encoding:
+        raise RewriteError(target, f"the file is in {encoding}, and would no longer say so")
+    return data
 
 
 def unit_of(rows: list[str], function: shape.Function) -> str:
