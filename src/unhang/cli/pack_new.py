@@ -146,12 +146,13 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
     left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
     ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
     files = [it.file for it in result.files]
+    path = catalog.manifest_schema()["properties"]["targets"]["items"]["properties"]["file"]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
             continue
-        if not re.fullmatch(r"[\w/]+\.py", patched.file):
+        if not re.search(path["pattern"], patched.file):
             left.append(f"{gate.line(patched.file)}: its name is not that of a module")
             continue
         part = _part(fix, upstream, patched)

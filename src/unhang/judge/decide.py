@@ -511,10 +511,10 @@ def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
     data = seen.data or b""
     try:
         rewrite = exact(target)
-        rewrite.plan(shapes.parse(data), target, data.decode("utf-8", "replace").splitlines())
+        rewrite.plan(shapes.parse(data), target, shapes.decoded(data)[1].split("\n"))
     except AnchorError as error:
         return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
-    except parameters.Refused as error:
+    except ValueError as error:  # a value that is refused, or a file that its text would not give
         return str(error), _by_hand(target.fix)
     missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
     if missing:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -203,16 +201,11 @@ def _compile(data: bytes, target: Target) -> None:
 
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:
-    """Return a file's encoding and text, with its line ends as they are; a BOM is part of the encoding."""
+    """Return a file's encoding and text, as ``shape.decoded``."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
-        survives = text.encode(encoding) == data
-    except (SyntaxError, ValueError) as error:  # Python accepts comments that are not text
-        raise RewriteError(target, f"the file is not text in its own encoding: {error}") from error
-    if not survives:
-        raise RewriteError(target, f"decoding and encoding the file as {encoding} does not give the same bytes")
-    return encoding, text
+        return shape.decoded(data)
+    except ValueError as error:
+        raise RewriteError(target, str(error)) from error
 
 
 def _encoded(text: str, encoding: str, target: Target) -> bytes:
