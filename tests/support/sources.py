@@ -30,7 +30,7 @@ WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()
-    for key, entry in catalog.facts(fix).whole.get("shapes", {}).items()
+    for key, entry in catalog.facts(fix).get("shapes", {}).items()
     if entry["state"] != "ours"
 ]
 

@@ -20,7 +20,7 @@ from unhang.judge.decide import (
     Verdict,
     decide,
     depending,
-    exact,
+    edits,
     gone,
     half,
     incomplete,
@@ -201,7 +201,7 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
         there, missing = ([it for it in group if it.verdict.verdict == word] for word in (APPLIED, NEEDED))
         if there and missing:
             mark = f"# unhang {fix}:".encode()
-            marked = [it for it in there if mark in (it.seen.data or b"") or not exact(it.target).imports]
+            marked = [it for it in there if mark in (it.seen.data or b"") or not edits(it.target).imports]
             changed.update(
                 {(place, it.target): half(it.target, marked[0].target) for it in missing}
                 if marked

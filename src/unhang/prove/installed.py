@@ -101,7 +101,13 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
         return _only(line, UNKNOWN, both)
     if not both.patched:
         return _only(line, NOTHING, verdict.detail)
-    proof = _proof(fix)
+    with packs.Blamed(catalog.fix(fix).pack, _path_of(fix)):
+        return _proved(job, line, group, both)
+
+
+def _proved(job: Job, line: Line, group: Sequence[Finding], both: Sides) -> Proved:
+    """Run the cases of a fix's proof on both sides, if it has one, and some of these."""
+    proof = _proof(line.fix)
     if proof is None:
         return _only(line, UNKNOWN, "this unhang has no proof of it")
     if job.topology is not None and (why := cases.ruled_out(proof, job.topology)):
@@ -110,7 +116,7 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if not chosen and not why:  # narrowed to cases of other fixes
         return Proved([], {})
     line = line._replace(detail=joined(why or both.note, _left_out(job, proof), _about(job, proof)))
-    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), chosen)
+    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, group[0]), chosen)
 
 
 def _only(line: Line, answer: str, detail: str) -> Proved:
@@ -216,8 +222,16 @@ def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
+def _path_of(fix: str) -> str:
+    """Return the file of the proof of a pack's fix."""
+    above = os.path.join(catalog.pack_of(fix).folder, "prove", fix.replace("-", "_"))
+    return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
+
+
 def _proof(fix: str) -> Any:
-    """Return the module of a proof, which imports no torch; None where there is none."""
+    """Return the module of a proof, which imports no torch; None where there is none. Raises OSError."""
+    if catalog.pack_of(fix).folder and os.path.lexists(_path_of(fix)):
+        packs.read(_path_of(fix))  # the import system would read a file of any size
     room: Any = importlib.import_module("unhang.prove.fixes")
     room.__path__ = list(dict.fromkeys([*room.__path__, *packs.folders("prove")]))
     name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
