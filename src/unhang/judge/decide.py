@@ -46,8 +46,11 @@ INCOMPLETE = "incomplete"
 """The code of a fix that has its diff in part alone."""
 OURS = "ours"
 """The state of a shape that our rewrite gives, and upstream never had."""
+NO_REWRITE = "no-rewrite"
+"""The state of a shape that has the defect, and that no rewrite is for; and the code of what is needed there."""
 BY_STATE = {
     "affected": NEEDED,
+    NO_REWRITE: NEEDED,
     OURS: APPLIED,
     "fixed": FIXED_UPSTREAM,
     "not-affected": NOT_AFFECTED,
@@ -77,6 +80,11 @@ class Verdict(NamedTuple):
     binds the names that it uses."""
     as_is: bool = False
     """Whether the shape is unknown, and a short check finds upstream's own fix: a person may accept it as it is."""
+
+    @property
+    def to_rewrite(self) -> bool:
+        """Whether the fix is needed, and there is a rewrite for it."""
+        return self.verdict == NEEDED and self.code != NO_REWRITE
 
     @property
     def reason(self) -> str:
@@ -130,6 +138,9 @@ def decide(
         return _unknown(target, installation, seen, table, releases)
     if known.state == "affected":
         return _affected(target, known, seen, past)
+    if known.state == NO_REWRITE:
+        why = joined("the defect is here, and no rewrite is for this function", known.note)
+        return Verdict(NEEDED, NO_REWRITE, why, target.workaround)
     is_marked = f"# unhang {target.fix}:".encode() in (seen.data or b"")
     if known.state == "fixed" and past is not None and (past.patched == seen.sha256 or is_marked):
         return Verdict(APPLIED)  # our rewrite, although it has the shape of upstream's own fix

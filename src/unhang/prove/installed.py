@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unhang import packs
 from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
-from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
+from unhang.judge.decide import DRIFTED, NO_REWRITE, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.prove import answers, cases, host
 from unhang.prove.cases import Case, Topology
@@ -96,6 +96,8 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if verdict.verdict in (DRIFTED, UNLISTED):
         hint = f"; hint: {verdict.hint}" if verdict.hint else ""
         return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
+    if none := [it.verdict for it in group if it.verdict.code == NO_REWRITE]:
+        return _only(line, NOTHING, joined(none[0].detail, none[0].hint))
     both = sides(group, job.originals)
     if isinstance(both, str):
         return _only(line, UNKNOWN, both)

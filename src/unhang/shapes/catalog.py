@@ -47,6 +47,8 @@ class Target(NamedTuple):
     """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
     parameters: tuple[str, ...] = ()
     """The names of the values that its edits take from the user."""
+    workaround: str = ""
+    """What to do where the function has the defect, and no rewrite is for it."""
 
     @property
     def place(self) -> str:
@@ -109,8 +111,8 @@ class Shape(NamedTuple):
     """What the matrix says about one shape of a fix's target."""
 
     state: str
-    """``affected``, ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result of our rewrite); of a function
-    that targets depend on, ``right`` or ``wrong``."""
+    """``affected``, ``no-rewrite`` (affected, too), ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result
+    of our rewrite); of a function that targets depend on, ``right`` or ``wrong``."""
     result: str | None
     """The shape after our rewrite of an affected one."""
     names: tuple[str, ...]
@@ -225,7 +227,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
-            "binding" in item, beside, tuple(manifest.get("parameters", ())),
+            "binding" in item, beside, tuple(manifest.get("parameters", ())), item.get("workaround", ""),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))

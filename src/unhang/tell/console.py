@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang import gate, suggest
 from unhang.find.git_info import commits
-from unhang.judge.decide import BY_SHAPE_CHECK, NEEDED
+from unhang.judge.decide import BY_SHAPE_CHECK
 from unhang.judge.findings import Finding
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
@@ -207,7 +207,7 @@ def refused(error: UnhangError, findings: Iterable[Finding]) -> None:
     """Name the files that cannot be written, a few or with ``-v`` all; the error itself names only the first."""
     if error.code != "not-writable":
         return
-    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED)
+    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.to_rewrite)
     # a file is replaced, so its folder must be writable
     paths = [path for path in needed if not os.access(os.path.dirname(path), os.W_OK)]
     most = len(paths) if terminal.settings.verbose else report.FEW
@@ -315,7 +315,7 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:
         return f"{counts} {digest}; {collides.message}: {collides.hint}"
-    if any(it.verdict.verdict == NEEDED or it.overlay or it.source or it.to_write for it in left):
+    if any(it.verdict.to_rewrite or it.overlay or it.source or it.to_write for it in left):
         return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
     if any(finding.result for finding in left):
         return f"{counts} {digest}; next:\n  {suggest.command('diff', request, '--unknown')}"
