@@ -132,12 +132,12 @@ DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
 
 def commands(acme: Path, site: Path, out: Path) -> list[tuple[str, ...]]:
     of, here = ("--pack", str(acme)), ("--target", str(site), "--fix", ID)
+    begun = ("--upstream", "widgets==1.0", "--from-patch", str(out / "my.patch"), "--target", str(out / "site"))
     return [
         ("check", *here, *of), ("check", *here, *of, "--output-format", "json"), ("list", *of), ("list", "scale", *of),
         ("explain", ID, *of), ("explain", "bad-pack", *of), ("apply", "--dry-run", *here, *of), ("diff", *here, *of),
-        ("matrix", "--fix", ID, *of), ("completion", "bash", *of), ("pack", "build", str(acme), "-o", str(out / "dist")),
-        ("overlay", str(out / "overlay"), *here, *of),
-        ("new", "another-fix", *of, "--upstream", "widgets==1.0", "--from-patch", str(out / "my.patch"), "--target", str(out / "site")),
+        ("matrix", "--fix", ID, *of), ("completion", "bash", *of), ("overlay", str(out / "overlay"), *here, *of),
+        ("pack", "build", str(acme), "-o", str(out / "dist")), ("new", "another-fix", *begun, *of),
     ]  # fmt: skip
 
 

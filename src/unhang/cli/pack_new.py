@@ -228,7 +228,9 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
     from unhang.judge.decide import exact
 
-    with parameters.stood_in(name for it in edits for name in it.parameters):  # whatever their values are, they must not be in the shapes
+    with parameters.stood_in(
+        name for it in edits for name in it.parameters
+    ):  # whatever their values are, they must not be in the shapes
         written = {target: exact(target) for target in catalog.fix(fix).targets}
         again = facts.tried(written, release.read)
     if found.misfits or [*written] != [*edits] or again != found:

@@ -16,8 +16,8 @@ from unhang.deliver import sbom
 from unhang.entry_points import GROUP
 from unhang.judge import recorded
 from unhang.judge.decide import codemod, edits
-from unhang.shapes import catalog
 from unhang.records import Pack
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.store import dist_info
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs, parameters
-from unhang.errors import UnhangError, joined
+from unhang.errors import joined
 from unhang.judge import recorded
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired

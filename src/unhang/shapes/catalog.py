@@ -367,7 +367,10 @@ def pack_of(fix: str) -> Pack:
 
 @packs.remembered
 def _listed() -> Mapping[str, Any]:
-    """Return the releases that all fixes have in common, by upstream and version. Raises UnhangError ``broken-install`` if there are none."""
+    """Return the releases that all fixes have in common, by upstream and version.
+
+    Raises UnhangError ``broken-install`` if there are none.
+    """
     path = os.path.join(packs.folder("compat"), "releases.json")
     if not os.path.exists(path):  # a fix may have no data yet; these always are there
         raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
