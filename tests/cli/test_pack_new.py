@@ -674,8 +674,8 @@ def begun(
     rows = [row for row in record.read_text().splitlines(keepends=True) if not row.startswith(f"{file},")]
     record.write_text("".join([*rows, f"{file},sha256={digest},{len(before)}\n"]), encoding="utf-8")
     name = (named or file.encode()).decode("latin-1")
-    names = [f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab"]
-    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), *names)).encode("latin-1")
+    old, new = (f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab")
+    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), old, new)).encode("latin-1")
     (folder / "c.patch").write_bytes(diff)
     words = ("--pack", folder / "our-pack", "--upstream", "widgets==1.0", "--from-patch", folder / "c.patch")
     return site, cli.called_with_all("new", "my-fix", *words, "--target", site)
@@ -719,8 +719,8 @@ LATIN = "# coding: latin-1\n"
 def test_an_encoding_that_cannot_be_kept_is_refused_with_a_cure(
     before: str, after: str, why: str, tmp_path: Path
 ) -> None:
-    texts = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
-    _, said = begun(tmp_path, *texts)
+    old, new = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
+    _, said = begun(tmp_path, old, new)
     assert (said.code, why in said.err, "begin the fix from a diff without it" in said.err) == (2, True, True), said
 
 
