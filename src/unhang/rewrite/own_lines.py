@@ -18,7 +18,7 @@ _ENDS = b"\r\n"
 _MARK = b"# unhang "
 _ADDED = re.compile(rb"[ \t]*# unhang [\w-]+: added (after|before) ")
 """The comment above what a fix adds: see ``codemods.exact``."""
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 """What a file raises that does not parse, or lacks a function."""
 
 
@@ -85,6 +85,31 @@ def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
         raise ValueError("a function is not defined exactly once")
     now = {name: _documented(data, place, name) if name in added else place for name, place in now.items()}
     return replaced(data, now, {name: _with_comments(data, now[name], plain, it) for name, it in then.items()})
+
+
+def is_tidied(data: bytes, plain: bytes, name: str) -> bool:
+    """Return whether a function of ours was only laid out anew, so that its lines can be put back alone.
+
+    Nobody has written a comment or a docstring into it, and put back, it has the shape that it has in ``plain``.
+    Raises as `put_back`.
+    """
+    back = of(put_back(data, plain, {name}), {name})
+    now, then = of(data, {name})[name], of(plain, {name}).get(name)
+    if then is None:
+        return name not in back and not _words(data, now)
+    is_same = name in back and shape.digest(back[name].function) == shape.digest(then.function)
+    return is_same and _words(data, now) <= _words(plain, then)
+
+
+def _words(data: bytes, place: Lines) -> set[str]:
+    """Return the comments and docstrings of a function, whatever their layout, but for our own comments."""
+    tokens = tokenize.tokenize(io.BytesIO(data).readline)
+    texts = [it.string for it in tokens if it.type == tokenize.COMMENT and place.first < it.start[0] <= place.end]
+    ours = _MARK.decode()
+    found = [text.lstrip("#") for text in texts if not text.startswith(ours)]
+    documented = (node for node in ast.walk(place.function) if shape.has_docstring(node))
+    found += [ast.get_docstring(node) or "" for node in documented if not isinstance(node, ast.Module)]
+    return {" ".join(text.split()) for text in found} - {""}
 
 
 def _documented(data: bytes, place: Lines, name: str) -> Lines:

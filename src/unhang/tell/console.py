@@ -137,10 +137,13 @@ def reverted(planned: Revert) -> None:
     """Print what ``revert`` did in one root, and what it refused."""
     for sentence in planned.notes:
         note(f"note: {sentence}")
-    for entry, why, hint in planned.refused:
-        say(f"error[edited]: {entry.path}: {why}", f"  hint: {hint}")
-    if planned.files or not planned.refused:
-        note(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
+    for refused in planned.refused:
+        error(refused)
+    if planned.asleep and {entry.path for entry in planned.remaining.files} <= {*planned.asleep}:
+        note(f"if you will not need what stays in {state.folder(planned.root)}, delete that folder")
+    written = [entry for entry, before, after in planned.files if before != after]
+    if written or not planned.refused:
+        note(f"reverted {count(len(written), 'file')} in {planned.root}")
 
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
