@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         where = f"there is no receipt in {', '.join(search.roots)}" if search.roots else "no installation was found"
         console.say(f"nothing to revert: {where}")
         console.without_receipt(_unlisted(seen), search.environment)
+        console.unlisted(search.roots)
         return 1
     return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)
 
@@ -71,6 +72,7 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
         console.failed(done.failed)
         console.left(done.left)
         console.without_receipt(left, seen.environment)
+        console.unlisted(search.roots)
     return 1 if done.failed or interrupted or left or any(one.refused for one in done.done) else 0
 
 

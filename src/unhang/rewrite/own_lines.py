@@ -87,28 +87,30 @@ def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
     return replaced(data, now, {name: _with_comments(data, now[name], plain, it) for name, it in then.items()})
 
 
-def is_tidied(data: bytes, plain: bytes, name: str) -> bool:
+def is_tidied(data: bytes, plain: bytes, name: str, ours: Collection[str]) -> bool:
     """Return whether a function of ours was only laid out anew, so that its lines can be put back alone.
 
-    Nobody has written a comment or a docstring into it, and put back, it has the shape that it has in ``plain``.
-    Raises as `put_back`.
+    Nobody has written a comment or a docstring into it that is neither in ``plain`` nor one of ``ours``, and put back,
+    it has the shape that it has in ``plain``. Raises as `put_back`.
     """
     back = of(put_back(data, plain, {name}), {name})
     now, then = of(data, {name})[name], of(plain, {name}).get(name)
     if then is None:
-        return name not in back and not _words(data, now)
+        return name not in back and words(now) <= {*ours}
     is_same = name in back and shape.digest(back[name].function) == shape.digest(then.function)
-    return is_same and _words(data, now) <= _words(plain, then)
+    return is_same and words(now) <= {*words(then), *ours}
 
 
-def _words(data: bytes, place: Lines) -> set[str]:
-    """Return the comments and docstrings of a function, whatever their layout, but for our own comments."""
-    tokens = tokenize.tokenize(io.BytesIO(data).readline)
-    texts = [it.string for it in tokens if it.type == tokenize.COMMENT and place.first < it.start[0] <= place.end]
-    ours = _MARK.decode()
-    found = [text.lstrip("#") for text in texts if not text.startswith(ours)]
-    documented = (node for node in ast.walk(place.function) if shape.has_docstring(node))
-    found += [ast.get_docstring(node) or "" for node in documented if not isinstance(node, ast.Module)]
+def words(place: Lines | None) -> set[str]:
+    """Return the comments and docstrings of a function, whatever their layout, but for our own marks."""
+    if place is None:
+        return set()
+    text = io.StringIO(place.text.decode("utf-8", "replace"))
+    comments = [it.string for it in tokenize.generate_tokens(text.readline) if it.type == tokenize.COMMENT]
+    found = [text.lstrip("#") for text in comments if not text.startswith(_MARK.decode())]
+    for node in ast.walk(place.function):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.append(ast.get_docstring(node) or "")
     return {" ".join(text.split()) for text in found} - {""}
 
 

@@ -43,6 +43,17 @@ def changes(state_dir: str, receipt: Receipt, originals: Mapping[str, bytes]) ->
     return result + ([FileChange(path, before, after)] if before != after else [])
 
 
+def unlisted(state_dir: str) -> list[str]:
+    """Return the paths of the original bytes that no receipt names, as where a part of the folder was lost.
+
+    Raises UnhangError as `load`.
+    """
+    found, folder = load(state_dir), os.path.join(state_dir, PRISTINE)
+    named = {entry.pristine for entry in found.files} if found else set()
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(names) if name not in named]
+
+
 def _added(folder: str, originals: Mapping[str, bytes]) -> list[FileChange]:
     paths = ((os.path.join(folder, digest), data) for digest, data in sorted(originals.items()))
     return [FileChange(path, None, data) for path, data in paths if _checked(path) is None]

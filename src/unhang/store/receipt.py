@@ -48,6 +48,8 @@ class Fixed(NamedTuple):
     """The pack of the fix, and its version; None for unhang's own."""
     values: str | None = None
     """The values of its parameters, ``NAME=VALUE`` one a line; None if it has none."""
+    words: str | None = None
+    """The comments and docstrings that it brought, one a line, but for marks; None if it has none, or from before."""
 
 
 class Entry(NamedTuple):
@@ -257,10 +259,10 @@ def _fixed(value: Any) -> Fixed:
         fixed = fixed._replace(pack=field(value, "pack", str))
         if not re.fullmatch(r"[a-z0-9-]{1,40} [a-z0-9.+]{1,60}", fixed.pack or "", re.A):
             raise ValueError(f"{fixed.pack!r} is no pack")
-    if "values" in value:
-        fixed = fixed._replace(values=field(value, "values", str))
-        if not all(map(str.isprintable, (fixed.values or "").split("\n"))):
-            raise ValueError("'values' has no values of parameters")
+    for key in value.keys() & {"values", "words"}:
+        fixed = fixed._replace(**{key: field(value, key, str)})
+        if not all(map(str.isprintable, value[key].split("\n"))):
+            raise ValueError(f"{key!r} has what is no text")
     if fixed.verified:
         return fixed
     generation, date = field(value, "generation", int), field(value, "date", str)

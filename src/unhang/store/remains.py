@@ -119,15 +119,25 @@ def put_back(entry: Entry, now: bytes, plain: bytes, fixes: Iterable[Fixed]) -> 
 
 
 def signed(entry: Entry, plain: bytes, after: bytes) -> Entry:
-    """Return the entry with the digests of its functions' lines; without, if putting these back is not all of it."""
+    """Return the entry with the digests of its functions' lines, and the words that it brought into them.
+
+    Without the digests, if putting these lines back is not all of it.
+    """
     before = {fixed.function: fixed.before for fixed in reversed(entry.fixes)}  # that of the first of several
     lines: dict[str, str] = {}
+    words: dict[str, str] = {}
     with suppress(*UNREADABLE):
         now = own_lines.expected(after, {fixed.function: fixed.after for fixed in entry.fixes})
         then = own_lines.expected(plain, before)
         if now.keys() == before.keys() and own_lines.replaced(after, now, then) == plain:
             lines = {name: place.digest for name, place in now.items()}
-    return entry._replace(fixes=tuple(fixed._replace(lines=lines.get(fixed.function)) for fixed in entry.fixes))
+            brought = {name: own_lines.words(it) - own_lines.words(then.get(name)) for name, it in now.items()}
+            words = {name: "\n".join(sorted(filter(str.isprintable, texts))) for name, texts in brought.items()}
+
+    def signed_(fixed: Fixed) -> Fixed:
+        return fixed._replace(lines=lines.get(fixed.function), words=words.get(fixed.function) or None)
+
+    return entry._replace(fixes=tuple(map(signed_, entry.fixes)))
 
 
 def _states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
@@ -164,7 +174,8 @@ def _is_ours_alone(fixed: Fixed) -> bool:
 def _is_tidied(entry: Entry, fixed: Fixed, now: bytes) -> bool:
     """Return whether a function was only laid out anew since we wrote it, and can be put back alone."""
     with suppress(UnhangError, *UNREADABLE):
-        return fixed.lines is not None and own_lines.is_tidied(now, pristine.read(entry), fixed.function)
+        ours = [text for it in entry.fixes if it.function == fixed.function for text in (it.words or "").split("\n")]
+        return fixed.lines is not None and own_lines.is_tidied(now, pristine.read(entry), fixed.function, ours)
     return False
 
 

@@ -186,6 +186,15 @@ def without_receipt(findings: Iterable[Finding], environment: Environment) -> No
         say(f"  hint: {advice}")
 
 
+def unlisted(roots: Iterable[str]) -> None:
+    """Name the original bytes that no receipt names: a person may know them."""
+    from unhang.store import pristine  # `check` needs none of what that imports
+
+    for folder in map(state.folder, roots):
+        for path in pristine.unlisted(folder):
+            say(f"no receipt says which file this is the original of: {path}")
+
+
 def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
     """Name each fix that could not go in, and why; ``shown`` are the reasons that the reader has seen."""
     for item in items:
