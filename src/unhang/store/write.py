@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from unhang import parameters
 from unhang.errors import UnhangError
-from unhang.find.bytecode import cached, caches
+from unhang.find.bytecode import cached, caches, compiler
 from unhang.judge.decide import MARK
 from unhang.records import Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
@@ -93,8 +93,8 @@ def commit_with_bytecode(
     bytecode.remove(stale)
     compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), where)
     left = commit(changes, state_dir=state.folder(root), caches=where)
-    if search.environment.python is not None and compiled:
-        bytecode.recompile(search.environment.python, compiled)
+    if search.environment.python is not None and (python := compiler(search)):
+        bytecode.recompile(python, compiled)
     return [left] if left else []
 
 
