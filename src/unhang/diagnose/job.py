@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from unhang.diagnose import apart
+from unhang.diagnose import apart, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import Dump
@@ -34,6 +34,13 @@ class Told(NamedTuple):
 def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
+    said = tuple(
+        statements.known(it, -1 if one.named is None else one.named)
+        for one in told
+        for part in one.parts
+        for it in part.statements
+    )
+    told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
     dumps, left, others = apart.chosen(
@@ -79,6 +86,7 @@ def merged(told: Iterable[Told]) -> Job:
         tuple(strangers),
         frozenset(spoken - parts.keys()),
         running,
+        said,
     )
 
 

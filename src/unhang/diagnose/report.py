@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, table, whereabouts
+from unhang.diagnose import capture, standing, statements, table, whereabouts
 from unhang.diagnose.suspects import FAILED, traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -61,6 +61,7 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
+_FEW = 3
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
@@ -115,6 +116,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
     suspects, job = report.diagnosis.suspects, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
+    lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
     lines += ["", terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
@@ -136,6 +138,8 @@ def document(report: Report) -> str:
         "unhang": __version__,
         "suspects": sorted(suspects.why),
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
+        "processes": processes(job),
+        "causes": [one._asdict() for one in report.diagnosis.causes],
         "environment": report.environment and report.environment._asdict(),
         "job": {
             "files": job.files,
@@ -194,6 +198,18 @@ def _suspects(found: Diagnosis) -> list[str]:
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
     return [nobody if job.ranks or job.spoken else nothing, *lines]
+
+
+def processes(job: Job) -> list[str]:
+    """Return the processes that lines blame, of which nobody knows the rank."""
+    return [*dict.fromkeys(name for one in statements.blamed(job.statements) for name in one.processes)]
+
+
+def _causes(found: Diagnosis) -> Iterable[str]:
+    """Yield the causes, the best one with what to do."""
+    for one in found.causes[:_FEW]:
+        yield f"cause: {one.code}: {gate.line(one.why)}"
+        yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
