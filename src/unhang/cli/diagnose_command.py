@@ -15,6 +15,7 @@ from unhang.cli.requests import hinted, request
 from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, sources, standing, timeline
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described, joined
+from unhang.find.environment import left_out
 from unhang.survey.search import find
 from unhang.survey.verdicts import again
 from unhang.tell import console, progress, terminal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import argparse
 
     from unhang.diagnose.diagnosis import Diagnosis
+    from unhang.records import Request
 
 
 _FOLDER = Path("unhang-stacks")
@@ -113,7 +115,8 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
         first, *more = paths
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
-    what = _report(diagnosis.diagnose(job), options)
+    wanted = request(options)._replace(evidence=() if options.live else tuple(paths))
+    what = _report(diagnosis.diagnose(job), wanted, options)
     if options.output_format == "json":
         print(report.document(what))
     elif options.output_format == "github":
@@ -153,14 +156,17 @@ def _take() -> None:
         console.note(f"{note}, run: {suggest.line('unhang', 'diagnose', str(_FOLDER))}")
 
 
-def _report(found: Diagnosis, options: argparse.Namespace) -> Report:
+def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:
     """Return the report, with where the fixes stand in the environment in whose functions ranks wait or fail."""
-    wanted, signatures = request(options), signature.signatures()
+    signatures = signature.signatures()
     answers = diagnosis.answers(found, signatures, sources.Sources(()), {})
     if not answers:
         return Report(found, (), None, {}, wanted)
     try:
         search = find(wanted._replace(as_imported=True))
+        if search.environment.found_by in (".venv", "own interpreter"):
+            if left := left_out(os.getcwd(), wanted.evidence):
+                console.note(f"{left} is in a folder of the evidence, and was not looked at; to do that: --python {left}")
         if search.overlays:  # then what brings the fixes into place is the first one
             wanted = wanted._replace(writer=("overlay", search.overlays[0]))
         stands = {}

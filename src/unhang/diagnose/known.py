@@ -262,8 +262,8 @@ def _before(
     """Yield what explains the hang first: an error, a process that is gone, a device, or a rank held up by itself."""
     ranks, named = facts.job.ranks, {message.text for _, message in errors}
     for number, lines in (*facts.errors.items(), (-1, facts.strangers)):
-        rank = "a process" if number < 0 else f"rank {number}"
-        yield from [f"{rank} failed by itself: {one.text}" for one in lines if one.text not in named][:1]
+        whose = "a process" if number < 0 else f"rank {number}"
+        yield from [f"{whose} failed by itself: {one.text}" for one in lines if one.text not in named][:1]
     yield from (f"rank {number}: its process is {one.process}" for number, one in ranks.items() if one.process)
     if who.rule in (DEVICE, TOGETHER):
         is_told = bool(hang.differ in ("size", "order") or hang.types)
@@ -318,7 +318,7 @@ def _is_of_user(frame: Frame, chain: Chain) -> bool:
 
 def _ways(ranks: Mapping[int, Rank], inside: Iterable[int], hang: Hang, paths: _Paths) -> set[tuple[object, ...]]:
     """Return the calls by which ranks came to the function, where they must differ in nothing but what they issue."""
-    found = set()
+    found: set[tuple[object, ...]] = set()
     for number in inside if hang.types else ():
         for frames in (one.frames for one in ranks[number].waiting[:1]):
             if paths.has(frames, hang.waits):

@@ -259,7 +259,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
-    if answer.answer == "known":
+    if answer.answer == "known" and standing.is_curable(stands):
         yield "  then start the job again"
 
 
@@ -291,7 +291,8 @@ def _next(found: Diagnosis) -> Iterable[str]:
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
-    is_to_apply = answer.answer in ("known", "also")
+    stands = report.standings.get(answer.fix, ())
+    is_curable = answer.answer in ("known", "also") and standing.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix,
@@ -300,8 +301,8 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "places": [place._asdict() for place in answer.places],
         "before": list(answer.before),
         "question": answer.question or None,
-        "command": standing.cure(answer.fix, report.request) if is_to_apply else None,
-        "standings": [place._asdict() for place in report.standings.get(answer.fix, ())],
+        "command": standing.cure(answer.fix, report.request) if is_curable else None,
+        "standings": [place._asdict() for place in stands],
     }
 
 

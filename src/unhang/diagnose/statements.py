@@ -30,6 +30,7 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
+_GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
@@ -171,7 +172,9 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
     newest = {one.by: one for one in said if one.key == "running"}
     if not newest:  # the oldest one of each that timed out; of one number, they are mostly of one group
         newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
-        if len({dict(one.values).get("number", "") for one in newest.values()}) > 1:
+        numbers = {dict(one.values).get("number", "") for one in newest.values()}
+        groups = {found[0] for one in newest.values() if (found := _GROUP.search(one.text))}
+        if len(numbers) > 1 or len(groups) > 1:
             return
     calls: dict[str, list[int]] = {}
     for rank, one in newest.items():
