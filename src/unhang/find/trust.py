@@ -18,9 +18,9 @@ _CODE = (".py", ".pth")
 def objection(python: str, prefix: str, down_to: str | None) -> str:
     """Return why an interpreter is not to be started; empty if only its user and root could have put it there.
 
-    These are the interpreter, what its links lead to, the site-packages of its ``prefix`` with the code that runs at its
-    start, and all folders above: in one where everybody may write but delete only what is theirs, as in /tmp, what
-    belongs to the user stays. That is not enough for the folders from the environment down to ``down_to``.
+    Looked at are the interpreter, what its links lead to, the site-packages of its ``prefix`` with the code that may run
+    at its start, and all folders above. A folder like /tmp is fine above, where people delete only what is theirs; but
+    not from that of the environment down to ``down_to``.
     """
     between = set(_between(os.path.dirname(prefix), down_to)) if down_to else set()
     paths = (path for end in (python, *_sites(prefix), *between) for path in _steps(end))
@@ -78,7 +78,9 @@ def _foreign(path: str, may_be_sticky: bool) -> str:
         return f"{path}: {error.strerror}"
     if status.st_uid not in (0, os.geteuid()):
         return f"{path} belongs to user {status.st_uid}"
-    if stat.S_ISLNK(status.st_mode) or (may_be_sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+    if stat.S_ISLNK(status.st_mode) or (
+        may_be_sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    ):
         return ""
     if status.st_mode & stat.S_IWOTH:
         return f"everybody may write {path}"
