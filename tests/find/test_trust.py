@@ -21,7 +21,8 @@ def venv() -> Iterator[Path]:
         found = Path(top, "project", ".venv")
         site = found / "lib/python3.11/site-packages"
         site.mkdir(parents=True)
-        (site / "x.pth").write_text("import os\n")
+        (site / "x.pth").write_text(f"import os\n{top}/checkout\n")
+        Path(top, "checkout").mkdir()
         (site / "mine.py").touch()
         (found / "bin").mkdir()
         Path(top, "real").touch(mode=0o755)
@@ -47,6 +48,7 @@ def test_what_is_the_users_alone_may_be_run_and_the_order_of_links_does_not_matt
     [
         "", "bin", "bin/python", "bin/python3", "../../real", "lib", "lib/python3.11", "lib/python3.11/site-packages",
         "lib/python3.11/site-packages/x.pth", "lib/python3.11/site-packages/mine.py", "..", "../below", "../..",
+        "../../checkout",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["given away", "open to all", "open to a group"])
