@@ -157,6 +157,9 @@ class _Said:
                 if known.sequence == int(found[1]) and not known.group.name:
                     self.waiting[key] = known._replace(group=group)
                     break
+            else:
+                if not any(known.sequence == int(found[1]) for known in self.waiting.values()):
+                    self.wait(Operation(stacks.NOBODY, group, int(found[1]), "", source=source))
         if (found := _COMPLETED.search(text)) and int(found[1]) > 0:
             self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
 
