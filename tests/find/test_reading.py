@@ -1,4 +1,4 @@
-"""What is read of an environment is what its interpreter answers, on every kind that can be made here; or it is asked."""
+"""What is read of an environment is what its interpreter answers, on every kind that can be made here."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def must_ask(python: Path) -> str:
 
 
 def a_base(top: Path, version: str, debian: bool = False) -> Path:
-    """Make a Python of its own, as conda does; return its interpreter. That of this machine may have foreign .pth files."""
+    """Make a Python of its own, as conda does, for that of this machine may have .pth files; return its interpreter."""
     own = [Path(sys.base_prefix, "bin", f"python{version}")]
     found = [Path("/usr/bin/python3")] if debian else [*own, *PYENV.glob(f"{version}.*/bin/python{version}")]
     python = next(filter(Path.exists, found), None) or shutil.which(f"python{version}")
@@ -171,20 +171,13 @@ def test_editable_installs_of_setuptools(mode: str, layout: str, env: make.Env, 
 
 
 def test_a_finder_is_read_only_as_setuptools_has_written_it(env: make.Env, tmp_path: Path) -> None:
-    make.project(make.verl(make.tree(tmp_path / "checkout/src")).parent, "verl", "0.7.1", "src")
-    make.swift(tmp_path / "checkout/src")
-    make.extract(make.build(tmp_path / "checkout", tmp_path / "out", editable="lenient"), env.site)
-    finders = [*env.site.glob("__editable__*_finder.py")]
-    if not finders:
-        source = make.verl(tmp_path / "flat")
-        make.project(source, "verl", "0.7.1")
-        make.write(source, {"other.py": "", "pack/__init__.py": ""})
-        make.extract(make.build(source, tmp_path / "out2", editable="lenient"), env.site)
-        finders = [*env.site.glob("__editable__*_finder.py")]
-    (finder,) = finders
+    source = make.project(make.verl(tmp_path / "checkout"), "verl", "0.7.1")
+    make.extract(make.build(source, tmp_path / "out", editable="lenient"), env.site)
+    (finder,) = env.site.glob("__editable__*_finder.py")
     answers(env.python)
     text = finder.read_text()
-    for other in (f"{text}\nimport os\n", text.replace("return None", "return 1", 1), text.replace("= {", "= 1 or {", 1)):
+    edits = ("return None", "return 1"), ("= {", "= 1 or {"), ("import sys", "import os, sys")
+    for other in (text.replace(*edit, 1) for edit in edits):
         assert other != text
         finder.write_text(other)
         assert "runs code when it starts" in must_ask(env.python)
@@ -233,7 +226,7 @@ def test_an_interpreter_that_may_be_another_is_asked(kind: str, env: make.Env, t
     real = env.python.resolve()
     env.python.unlink()
     if kind == "a script":
-        env.python.write_text(f"#!/bin/sh\nexec {real} \"$@\"\n")
+        env.python.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
     elif kind == "another version":
         env.python.symlink_to(f"{tmp_path}/bin/python3.9")
         (tmp_path / "bin").mkdir()
@@ -288,8 +281,6 @@ def test_an_untrusted_one_that_must_be_asked_is_an_error(env: make.Env, tmp_path
     with pytest.raises(UnhangError) as caught:
         locate.search(place, cwd=str(tmp_path))
     assert (caught.value.code, caught.value.path) == ("untrusted-environment", str(env.python))
-    assert caught.value.message.endswith("x.pth runs code when it starts), and nobody has named it: /x belongs to user 7")
+    assert "x.pth runs code when it starts), and nobody has named it: /x belongs to user 7" in caught.value.message
     assert caught.value.hint == f"if you trust it, name it with --python {env.python}"
     assert locate.search(place._replace(objection=""), cwd=str(tmp_path)).installations == ()
-
-

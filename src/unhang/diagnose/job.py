@@ -40,6 +40,7 @@ def merged(told: Iterable[Told]) -> Job:
         for part in one.parts
         for it in part.statements
     )
+    speak = {one.file for one in told if any(part.statements for part in one.parts)}
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
@@ -62,7 +63,8 @@ def merged(told: Iterable[Told]) -> Job:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
             if number is None:
-                if all(it.rank < 0 for it in one.parts):  # a name would help; what several ranks share has none
+                is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
+                if is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
                 strangers += part.messages
             elif part == Rank(part.rank):

@@ -80,8 +80,10 @@ _MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 # A line of the watchdog that a terminal has wrapped, and what stands at its end.
-_CUT = re.compile(r"Watchdog caught collective operation timeout(?!.*timing out)|detected by watchdog at work(?!.*completed(?: NCCL)? work: \S)|"
-                  r"Timeout at NCCL work(?!.*completed NCCL work: \S)|watchdog thread terminated with $")
+_CUT = re.compile(
+    r"Watchdog caught collective operation timeout(?!.*timing out)|detected by watchdog at work(?!.*completed(?: NCCL)? work: \S)|"
+    r"Timeout at NCCL work(?!.*completed NCCL work: \S)|watchdog thread terminated with $"
+)
 _BEGINS = re.compile(r"\W{0,4}\[(?:rank|default|E |E\d)|\(\w+ pid=|Traceback|frame #|\s*what\(\)")
 _PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 3
 
@@ -157,6 +159,9 @@ class _Said:
                 if known.sequence == int(found[1]) and not known.group.name:
                     self.waiting[key] = known._replace(group=group)
                     break
+            else:
+                if not any(known.sequence == int(found[1]) for known in self.waiting.values()):
+                    self.wait(Operation(stacks.NOBODY, group, int(found[1]), "", source=source))
         if (found := _COMPLETED.search(text)) and int(found[1]) > 0:
             self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
 

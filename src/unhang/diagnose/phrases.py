@@ -49,7 +49,9 @@ class Phrase(NamedTuple):
     """How many lines it may have."""
 
 
-def _row(cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1) -> Phrase:
+def _row(
+    cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1
+) -> Phrase:
     return Phrase(key, cause, word, re.compile(pattern, re.DOTALL if lines > 1 else 0), words, weight, do, lines)
 
 
@@ -249,7 +251,7 @@ _DIED = (
          "Ray says that the actor {process} died", "its log is in /tmp/ray/session_latest/logs on that node; " + _OOM, lines=9),
     _row("process-died", ABOUT, "ray-actor-error", "RayActorError", r"RayActorError.*?\n(?:.*?\n)?\s*pid: (?P<pid>\d+)(?:\s+name: (?P<name>\S+))?(?:\s+namespace: \S+)?(?:\s+ip: (?P<host>\S+))?",
          "Ray says that the actor {process} died", "its log is in /tmp/ray/session_latest/logs on that node; " + _OOM, lines=9),
-    _row("process-died", ABOUT, "ray-process-died", "because its worker process has died", r"The actor is dead because its worker process has died",
+    _row("process-died", FOLLOWS, "ray-process-died", "because its worker process has died", r"The actor is dead because its worker process has died",
          "Ray says that the process of an actor has died", _OOM),
     _row("process-died", ABOUT, "ray-worker-died", "A worker died or was killed", r"Worker IP address: (?P<host>\S+) .*?Worker PID: (?P<pid>\d+)",
          "Ray says that the worker {process} died", _OOM),
@@ -263,7 +265,7 @@ _HOROVOD = (
     _row("never-arrived", ABOUT, "horovod-missing", "[missing ranks:", rf"(?P<tensor>[^\s\[\]]+) \[missing ranks: (?P<culprits>{_LIST})\]",
          "Horovod says that {culprits} did not submit {tensor}"),
     _row("never-arrived", ABOUT, "horovod-stalled", "Missing ranks:", r"Missing ranks:(?P<listed>(?:\s+\d{1,7}!?: \[[^\n]*)+)",
-         "Horovod says what each rank has not submitted:{listed}", lines=9),
+         "Horovod says that {culprits} did not submit {what}", lines=9),
     _row("mismatch", ABOUT, "horovod-mismatch", "Mismatched ", r"Mismatched (?P<what>[\w ]+): One (?:or more )?rank",
          "Horovod says that ranks disagree on {what}"),
 )  # fmt: skip

@@ -39,7 +39,10 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
-_FEW = 3
+_ENVIRONMENT = ("python", "prefix", "found_by")
+"""What JSON has of an environment."""
+_FEW, _OPEN = 3, ("never-arrived", "mismatch")
+"""How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
@@ -97,7 +100,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
     lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
-    lines += ["", terminal.wrapped(_read(job), width)]
+    lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
     lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
@@ -107,7 +110,8 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
         first, word = terminal.wrapped(first, width), answer.answer
         lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first]
         lines += [terminal.wrapped(line, width) for line in rest]
-    if not report.diagnosis.causes and all(one.answer in ("possible", "not-here") for one in report.answers):
+    is_open = not suspects.why and all(one.code in _OPEN for one in report.diagnosis.causes[:1])
+    if is_open and all(one.answer in ("possible", "not-here") for one in report.answers):
         lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis))]
     return "\n".join(lines)
 
@@ -122,7 +126,7 @@ def document(report: Report) -> str:
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
         "processes": processes(job),
         "causes": [one._asdict() for one in report.diagnosis.causes],
-        "environment": report.environment and report.environment._asdict(),
+        "environment": report.environment and dict(zip(_ENVIRONMENT, report.environment)),
         "job": {
             "files": job.files,
             "size": job.size,
@@ -172,9 +176,12 @@ def _suspects(found: Diagnosis) -> list[str]:
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    if suspects.why or found.facts.strangers:
-        return lines
     job = found.facts.job
+    blamed = [] if suspects.why else statements.blamed(job.statements)[:_MOST]
+    told = [f"{name}: {gate.line(one.words.removeprefix(f'{name}: '))}" for one in blamed for name in one.processes]
+    lines += told
+    if suspects.why or found.facts.strangers or told or (found.causes and job.ranks.keys() | job.spoken == set()):
+        return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
     return [nobody if job.ranks or job.spoken else nothing, *lines]
@@ -187,8 +194,10 @@ def processes(job: Job) -> list[str]:
 
 def _causes(found: Diagnosis) -> Iterable[str]:
     """Yield the causes, the best one with what to do."""
+    known = {gate.line(why) for why in found.who.why.values()}
     for one in found.causes[:_FEW]:
-        yield f"cause: {one.code}: {gate.line(one.why)}"
+        why = gate.line(one.why)
+        yield f"cause: {one.code}{'' if why in known else f': {why}'}"
         yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 

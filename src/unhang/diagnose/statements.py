@@ -31,6 +31,8 @@ _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
 _GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
+_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
+"""A rank, and what it lacks, in a line of a list."""
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
@@ -103,6 +105,15 @@ class Reader:
         if not found:
             return
         values = {name: value for name, value in found.groupdict().items() if value}
+        listed = _LISTED.findall(values.pop("listed", ""))
+        for rank, what in listed[:_ALIKE]:
+            self._keep(speaker, phrase, {**values, "culprits": rank, "what": what}, source, at, text)
+        if not listed:
+            self._keep(speaker, phrase, values, source, at, text)
+
+    def _keep(
+        self, speaker: Speaker, phrase: Phrase, values: dict[str, str], source: str, at: float | None, text: str
+    ) -> None:
         key = (phrase.key, speaker, *values.items())
         if key not in self._found and self._alike[phrase.key] < _ALIKE and len(self._found) < _MOST:
             self._alike[phrase.key] += 1
@@ -151,7 +162,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     gave_up = {one.speaker for one in timed_out if one.speaker}
     waiting = {rank for one in timed_out for rank in one.waits}
     left = []
-    for one in (*said, *_alone(said)):
+    for one in (*_alone(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
         is_over = one.cause == "process-died" and not gave_up.isdisjoint(one.processes)
@@ -216,8 +227,6 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
     who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
-    if "listed" in values:
-        ranks["culprits"] = tuple(sorted({int(it) for it in _LISTED.findall(values["listed"])}))
     process, weight, cause = _process(values), phrase.weight, phrase.cause
     if is_starved := "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
         cause, weight = "starved", ABOUT
@@ -230,7 +239,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
     told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
-    told |= {"exit": _exit(values.get("code", "")), "listed": _some(values.get("listed", ""))}
+    told |= {"exit": _exit(values.get("code", ""))}
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
     words = phrase.words.format_map(told)
     if is_starved:
@@ -243,7 +252,6 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
 
 
 _NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2")
-_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[")
 
 
 class _Told(dict[str, str]):
@@ -259,10 +267,6 @@ def _exit(code: str) -> str:
         return f"signal {-int(code)} ({Signals(-int(code)).name})"
     except ValueError:
         return f"code {code}"
-
-
-def _some(text: str) -> str:
-    return " ".join(text.split())[:_TEXT]
 
 
 def _ranks(text: str) -> tuple[int, ...]:

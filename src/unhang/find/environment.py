@@ -62,7 +62,7 @@ def choose(python: str | None, cwd: str, environ: Mapping[str, str], evidence: C
 
 
 def left_out(cwd: str, evidence: Collection[str]) -> str | None:
-    """Return the ``.venv`` that ``choose`` does not take because it is in the folders of the evidence, if there is one."""
+    """Return the ``.venv`` that ``choose`` passes over, if there is one in the folders of the evidence."""
     first = _dot_venv(os.path.abspath(cwd), ())
     return first if first != _dot_venv(os.path.abspath(cwd), _folders(evidence)) else None
 

@@ -1,7 +1,7 @@
 """Reads from its files what an interpreter starts with: what it would answer to `probe`, without running any of it.
 
-Either that is known exactly, or there is a reason to ask the interpreter. CPython on Linux only, in the layouts in which
-`venv`, virtualenv, uv, conda, pyenv, Debian and a build from source leave it.
+Either that is known exactly, or there is a reason to ask the interpreter. It reads CPython on Linux, as `venv`,
+virtualenv, uv, conda, pyenv, Debian and a build from source lay it out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _HARMLESS = re.compile(
 # What setuptools before 70 wrote for a namespace package: it makes a module when Python starts.
 _NAMESPACE = re.compile(
     r"import sys, types, os;\s*has_mfs = [^;]*;\s*p = os\.path\.join\([^;]*\*\('(\w+)',[^;]*\);\s*importlib = [^;]*;\s*"
-    r"has_mfs and [^;]*;\s*m = [^;]*;\s*m = [^;]*;\s*mp = [^;]*;\s*\(p not in mp\) and mp\.append\(p\)(;\s*m and [^;]*)?\s*",
+    r"has_mfs and [^;]*;\s*m = [^;]*;\s*m = [^;]*;\s*mp = [^;]*;\s*\(p not in mp\) and mp\.append\(p\)"
+    r"(;\s*m and [^;]*)?\s*",
     re.ASCII,
 )
 # Debian's and Ubuntu's own start-up module: it replaces `sys.excepthook`.

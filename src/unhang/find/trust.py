@@ -6,21 +6,22 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from unhang.find.metadata import names
+from unhang.find.metadata import names, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LINKS = 40  # as many as Linux follows
 _CODE = (".py", ".pth")
+_PATH = ("/", ".")  # what a line of a .pth file with a folder begins with
 
 
 def objection(python: str, prefix: str, down_to: str | None) -> str:
     """Return why an interpreter is not to be started; empty if only its user and root could have put it there.
 
-    These are the interpreter, what its links lead to, the site-packages of its ``prefix`` with the code that runs at its
-    start, and all folders above: in one where everybody may write but delete only what is theirs, as in /tmp, what
-    belongs to the user stays. That is not enough for the folders from the environment down to ``down_to``.
+    Looked at are the interpreter, what its links lead to, the site-packages of its ``prefix``, the code in there and the
+    folders that .pth files add, and all folders above. A folder like /tmp is fine above, where people delete only what
+    is theirs; but not from that of the environment down to ``down_to``.
     """
     between = set(_between(os.path.dirname(prefix), down_to)) if down_to else set()
     paths = (path for end in (python, *_sites(prefix), *between) for path in _steps(end))
@@ -36,14 +37,17 @@ def _between(above: str, below: str) -> Iterator[str]:
 
 
 def _sites(prefix: str) -> Iterator[str]:
-    """Yield the site-packages of an environment, and the files in there that may run when it starts."""
+    """Yield the site-packages of an environment, and the files and folders whose code may run when it starts."""
     yield prefix
     for lib in ("lib", "lib64"):
         for version in names(os.path.join(prefix, lib)):
             if version.startswith(("python", "pypy")):
                 site = os.path.join(prefix, lib, version, "site-packages")
                 yield site
-                yield from (os.path.join(site, name) for name in names(site) if name.endswith(_CODE))
+                for file in (os.path.join(site, name) for name in names(site) if name.endswith(_CODE)):
+                    yield file
+                    lines = read(file).splitlines() if file.endswith(".pth") else []
+                    yield from (os.path.abspath(os.path.join(site, line)) for line in lines if line.startswith(_PATH))
 
 
 def _steps(path: str) -> Iterator[str]:
@@ -78,7 +82,9 @@ def _foreign(path: str, may_be_sticky: bool) -> str:
         return f"{path}: {error.strerror}"
     if status.st_uid not in (0, os.geteuid()):
         return f"{path} belongs to user {status.st_uid}"
-    if stat.S_ISLNK(status.st_mode) or (may_be_sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
+    if stat.S_ISLNK(status.st_mode) or (
+        may_be_sticky and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    ):
         return ""
     if status.st_mode & stat.S_IWOTH:
         return f"everybody may write {path}"
