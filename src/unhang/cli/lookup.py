@@ -12,7 +12,7 @@ from unhang.diagnose.phrases import PHRASES
 from unhang.shapes import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 _TOKEN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 _PHRASE = re.compile(r"\w[ _]\w")
@@ -87,11 +87,7 @@ def find(query: str) -> list[Found]:
     unknown = len(tokens(query)) - len(asked)
     weight = {near: rarity[near] for near in asked.values()}
     whole = sum(weight.values()) + _UNKNOWN * unknown * log(1 + len(pages))
-    said = {
-        one.cause
-        for one in PHRASES
-        if _PHRASE.search(one.word.strip()) and one.word.strip(" :[(.").lower() in query.lower()
-    }
+    said = {one.cause for one in PHRASES if _PHRASE.search(one.word.strip()) and one.word.strip(" :[(.").lower() in query.lower()}
     ranked = []
     for page in pages:
         score = sum(part * page.tokens.get(token, 0) for token, part in weight.items())
@@ -128,20 +124,15 @@ def _pages() -> list[_Page]:
         strong = " ".join((fix.id, fix.title, *map(str, told), symptom))
         pages.append(_page("fix", fix.id, fix.title, strong, " ".join((cause, *signature))))
     for name, page in causes().items():
-        said = " ".join(
-            f"{one.word} {one.words} {_GROUP.sub(' ', one.pattern.pattern)}" for one in PHRASES if one.cause == name
-        )
+        said = " ".join(f"{one.word} {one.words} {_GROUP.sub(' ', one.pattern.pattern)}" for one in PHRASES if one.cause == name)
         pages.append(_page("cause", name, " ".join(page.partition(".")[0].split()), f"{name} {page}", said))
-    pages += [
-        _page("error", name, one.cause.partition(".")[0], name, f"{one.cause} {one.cure}")
-        for name, one in codes().items()
-    ]
+    pages += [_page("error", name, one.cause.partition(".")[0], name, f"{one.cause} {one.cure}") for name, one in codes().items()]
     pages += [_page("word", name, text.partition(".")[0], name, text) for name, text in words().items()]
     return pages
 
 
 def _page(kind: str, name: str, title: str, strong: str, weak: str) -> _Page:
-    weights = dict.fromkeys(tokens(weak), 0.5)
+    weights = {token: 0.5 for token in tokens(weak)}
     weights |= dict.fromkeys(tokens(strong), 1.0)
     weights |= dict.fromkeys(tokens(f"{name} {title}" if kind == "fix" else name), 1.3)
     if kind in ("error", "word"):  # of our own output: only their names are what people have

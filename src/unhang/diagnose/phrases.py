@@ -49,9 +49,7 @@ class Phrase(NamedTuple):
     """How many lines it may have."""
 
 
-def _row(
-    cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1
-) -> Phrase:
+def _row(cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1) -> Phrase:
     return Phrase(key, cause, word, re.compile(pattern, re.DOTALL if lines > 1 else 0), words, weight, do, lines)
 
 
