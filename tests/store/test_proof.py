@@ -188,7 +188,7 @@ def restored(place: Place) -> None:
 
 def stale_backup(place: Place) -> None:
     """A backup of something else again."""
-    place.put({name: b"x = 1\n" for name in place.originals})
+    place.put(dict.fromkeys(place.originals, b"x = 1\n"))
 
 
 def patched_again(place: Place) -> None:
