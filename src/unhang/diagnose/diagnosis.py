@@ -73,7 +73,8 @@ def diagnose(job: Job, signatures: Collection[Signature]) -> Diagnosis:
     if not known:
         answers += _apart(found, first)
     left = () if known else match.not_excluded(found, signatures)
-    return Diagnosis(found, first, tuple(sorted(answers, key=lambda one: ANSWERS.index(one.answer))), left, causes.of(found, first))
+    answers.sort(key=lambda one: ANSWERS.index(one.answer))
+    return Diagnosis(found, first, tuple(answers), left, causes.of(found, first))
 
 
 def without(found: Diagnosis, refuted: Collection[str]) -> Diagnosis:

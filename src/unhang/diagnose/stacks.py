@@ -25,7 +25,9 @@ _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
-_FAULT = re.compile(r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$")
+_FAULT = re.compile(
+    r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
+)
 _FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
