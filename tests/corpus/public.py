@@ -1,6 +1,7 @@
 """What `unhang diagnose` says of hangs and aborts that people posted, against what is right: a score and its table.
 
     PYTHONPATH=tests python -m corpus.public [FOLDER...]
+    PYTHONPATH=tests python -m corpus.public --page docs/maintainers/diagnose-evidence.md
 
 Each report is a folder of files as they were posted (names, hosts, addresses and paths replaced, without lines of
 source), and a `truth.json` that was written from the thread before unhang ran: `posted`, `suspects`, `processes`,
@@ -17,12 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support import pages
 from unhang.diagnose import diagnosis, intake, report, signature, sources
 from unhang.diagnose.report import Report
 from unhang.records import Request
 
 HERE = Path(__file__).with_name("public")
 VERDICTS = ("answered", "thin", "empty", "wrong")
+START, END = "<!-- public: written by tests/corpus/public.py -->", "<!-- public: end -->"
 _OURS = ("truth.json", "README")
 
 
@@ -86,5 +89,8 @@ def table(scores: dict[Path, Score]) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or [str(HERE)]:
-        print(table(scored(Path(name))))
+    if sys.argv[1:2] == ["--page"]:
+        pages.fill(Path(sys.argv[2]), START, END, table(scored(HERE)))
+    else:
+        for name in sys.argv[1:] or [str(HERE)]:
+            print(table(scored(Path(name))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,8 @@ def test_a_public_report_is_answered(name: str) -> None:
 
 def test_reports_of_every_launcher_are_there_and_short() -> None:
     texts = {one: "".join(path.read_text() for path in one.iterdir()) for one in public.reports(public.HERE)}
-    assert len(texts) > 60 and max(text.count("\n") for text in texts.values()) < 150
+    assert len(texts) > 60
+    assert max(text.count("\n") for text in texts.values()) < 150
     for launcher in ("torchrun", "srun|slurm", "mpirun", "(raylet)", "[launch.py:", "[1,0]<stderr>", "NVRM"):
         assert any(one in text.lower() for text in texts.values() for one in launcher.lower().split("|")), launcher
 

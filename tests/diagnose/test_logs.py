@@ -6,8 +6,8 @@ import gzip
 import io
 import json
 import tracemalloc
-from itertools import islice
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 

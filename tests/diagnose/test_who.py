@@ -471,7 +471,10 @@ BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 3000
     ("line", "why"),
     [
         (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and it waits in no collective: its host is late"),
-        (STUCK.format(2), "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held"),
+        (
+            STUCK.format(2),
+            "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",
+        ),
     ],
 )
 def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None:

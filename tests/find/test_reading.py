@@ -14,6 +14,7 @@ from support import environments as make
 from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate, reading
+from unhang.records import Environment
 
 NAMES = ("roll", "areal")
 OWN = f"3.{sys.version_info.minor}"
@@ -23,7 +24,7 @@ PYENV = Path.home() / ".pyenv/versions"
 
 def answers(python: Path, script_folder: str = "") -> object:
     """Check that reading and asking agree; return the answer."""
-    place = environment.Environment(str(python), "", ".venv", "not to be run")
+    place = Environment(str(python), "", ".venv", "not to be run")
     read = locate._probe(place, script_folder, os.getcwd(), NAMES)
     asked = locate._asked(str(python), script_folder, os.getcwd(), NAMES)
     assert json.loads(json.dumps(read)) == json.loads(json.dumps(asked))
@@ -277,7 +278,7 @@ def test_our_own_environment_is_not_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_untrusted_one_that_must_be_asked_is_an_error(env: make.Env, tmp_path: Path) -> None:
     (env.site / "x.pth").write_text("import os\n")
-    place = environment.Environment(str(env.python), str(env.prefix), ".venv", "/x belongs to user 7")
+    place = Environment(str(env.python), str(env.prefix), ".venv", "/x belongs to user 7")
     with pytest.raises(UnhangError) as caught:
         locate.search(place, cwd=str(tmp_path))
     assert (caught.value.code, caught.value.path) == ("untrusted-environment", str(env.python))

@@ -155,7 +155,8 @@ def formatted(data: bytes) -> bytes:
     for token in tokenize.tokenize(io.BytesIO(data).readline):
         is_plain = token.type == tokenize.STRING and re.fullmatch(r"'[\w ,.:=-]+'", token.string)
         tokens.append(token._replace(string=f'"{token.string[1:-1]}"') if is_plain else token)
-    return re.sub(rb"\n\n( +\S)", rb"\n\1", tokenize.untokenize(tokens))
+    laid_out: bytes = tokenize.untokenize(tokens)
+    return re.sub(rb"\n\n( +\S)", rb"\n\1", laid_out)
 
 
 def unparse(place: Place) -> None:
@@ -188,7 +189,7 @@ def restored(place: Place) -> None:
 
 def stale_backup(place: Place) -> None:
     """A backup of something else again."""
-    place.put({name: b"x = 1\n" for name in place.originals})
+    place.put(dict.fromkeys(place.originals, b"x = 1\n"))
 
 
 def patched_again(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What ``unhang explain`` prints of an error code (``error_codes.md``), a cause (``causes.md``), a word (``words.md``)."""
+"""What ``unhang explain`` prints of an error code, a cause, and a word of a report: the files beside this module."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
     found = [] if is_one and is_near(query, names) else lookup.find(query)
     if not found:
         near = closest(query, names)
-        hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes{'' if is_one else f', and {_LOG}'}"
+        log = "" if is_one else f", and {_LOG}"
+        hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes{log}"
         raise UnhangError("unknown-fix", f"there is no fix, cause, error code or word {query!r}", hint=hint)
     if len(found) == 1:
         print(_named(found[0].name, is_json=is_json))

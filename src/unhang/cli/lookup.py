@@ -12,7 +12,7 @@ from unhang.diagnose.phrases import PHRASES
 from unhang.shapes import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
 _TOKEN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 _PHRASE = re.compile(r"\w[ _]\w")
@@ -22,8 +22,8 @@ _GROUP = re.compile(r"\(\?P<\w+>|\\\w")
 _PART = re.compile(r"[a-z][a-z0-9]*")
 _COMMON = frozenset(
     "a an and are as at be but by can do does for from has have how i if in into is it its me my no not of on or our "
-    "so whether some that the their them then there they this to too was we what when where which while why will with you your "
-    "error errors job issue problem help please training train model using use run running get got".split()
+    "so whether some that the their them then there they this to too was we what when where which while why will with "
+    "you your error errors job issue problem help please training train model using use run running get got".split()
 )
 """Words that stand in each report, and tell nothing."""
 _ALIKE = {
@@ -38,7 +38,7 @@ _ALIKE = {
 _SUFFIXES = ("ing", "ed", "es", "s")
 _NEAR, _LONG, _STEM = 0.88, 5, 4
 _ENOUGH, _AHEAD, _MOST = 0.25, 1.25, 5
-"""The share of a query that a page must have; how far the first must be ahead to be shown alone; how many are listed."""
+"""The share of a query that a page must have; how far ahead the first is shown alone; how many are listed."""
 _UNKNOWN, _WHOLE = 0.3, 0.25
 """What a word counts that no page has; and what it counts that a fix has all words."""
 
@@ -87,7 +87,8 @@ def find(query: str) -> list[Found]:
     unknown = len(tokens(query)) - len(asked)
     weight = {near: rarity[near] for near in asked.values()}
     whole = sum(weight.values()) + _UNKNOWN * unknown * log(1 + len(pages))
-    said = {one.cause for one in PHRASES if _PHRASE.search(one.word.strip()) and one.word.strip(" :[(.").lower() in query.lower()}
+    begins = {one.word.strip(" :[(.").lower(): one.cause for one in PHRASES if _PHRASE.search(one.word.strip())}
+    said = {cause for word, cause in begins.items() if word in query.lower()}
     ranked = []
     for page in pages:
         score = sum(part * page.tokens.get(token, 0) for token, part in weight.items())
@@ -124,15 +125,17 @@ def _pages() -> list[_Page]:
         strong = " ".join((fix.id, fix.title, *map(str, told), symptom))
         pages.append(_page("fix", fix.id, fix.title, strong, " ".join((cause, *signature))))
     for name, page in causes().items():
-        said = " ".join(f"{one.word} {one.words} {_GROUP.sub(' ', one.pattern.pattern)}" for one in PHRASES if one.cause == name)
+        mine = [one for one in PHRASES if one.cause == name]
+        said = " ".join(f"{one.word} {one.words} {_GROUP.sub(' ', one.pattern.pattern)}" for one in mine)
         pages.append(_page("cause", name, " ".join(page.partition(".")[0].split()), f"{name} {page}", said))
-    pages += [_page("error", name, one.cause.partition(".")[0], name, f"{one.cause} {one.cure}") for name, one in codes().items()]
+    for name, error in codes().items():
+        pages.append(_page("error", name, error.cause.partition(".")[0], name, f"{error.cause} {error.cure}"))
     pages += [_page("word", name, text.partition(".")[0], name, text) for name, text in words().items()]
     return pages
 
 
 def _page(kind: str, name: str, title: str, strong: str, weak: str) -> _Page:
-    weights = {token: 0.5 for token in tokens(weak)}
+    weights = dict.fromkeys(tokens(weak), 0.5)
     weights |= dict.fromkeys(tokens(strong), 1.0)
     weights |= dict.fromkeys(tokens(f"{name} {title}" if kind == "fix" else name), 1.3)
     if kind in ("error", "word"):  # of our own output: only their names are what people have

@@ -22,7 +22,7 @@ CODES = {
     "cuda-error": "begin with that rank's GPU and the kernel it ran: the other ranks only wait",
     "network": "look at the network between these hosts",
     "process-died": "see the end of that process's own log, and `dmesg` of its node: the other ranks only wait",
-    "loader-died": "look at /dev/shm and the memory of the host; run once with num_workers=0 to see an error of its own",
+    "loader-died": "look at /dev/shm and the memory of the host; run once with num_workers=0 to see its own error",
     "rendezvous": "see on each node whether its processes have started, and with the same address, port and count",
     "mismatch": "compare what these ranks ran last: one of them left out a call, or ran another one",
     "never-arrived": "take the stack of the rank that did not come (`py-spy dump`): it says where that one is",
@@ -61,13 +61,16 @@ class Cause(NamedTuple):
 def of(facts: Facts, first: Who) -> tuple[Cause, ...]:
     """Return the causes of a job's hang or end, the best first; none if nothing tells."""
     found: dict[str, Cause] = {}
-    for cause in _all(facts, first):
+    said = weighed(facts.job.statements)
+    for cause in _direct(facts, first, said):
+        found.setdefault(cause.code, cause)
+    for cause in () if found else _indirect(facts.job, said):
         found.setdefault(cause.code, cause)
     return tuple(found.values())
 
 
-def _all(facts: Facts, first: Who) -> Iterator[Cause]:
-    said = weighed(facts.job.statements)
+def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
     told = [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
     yield from _of_statements(told)
@@ -78,7 +81,11 @@ def _all(facts: Facts, first: Who) -> Iterator[Cause]:
         is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
         code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
         yield Cause(code, f"{spoken(ranks)}: {why}", CODES[code])
-    yield from _of_waiting(facts.job, [one for one in said if one.weight == WAITS])
+
+
+def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield what is known where nothing explains it: that ranks wait, or that a peer of theirs has gone."""
+    yield from _of_waiting(job, [one for one in said if one.weight == WAITS])
     yield from _of_statements(one for one in said if one.weight == FOLLOWS)
 
 
@@ -102,7 +109,9 @@ def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
     if own:
         whose = spoken(first.why) if first.rule == who.FAILED else "a process"
         yield Cause("python-error", f"{whose} raised {own[0].text}", CODES["python-error"])
-    elif any(line.text.startswith("exitcode") for line in lines) and not any(one.cause == "process-died" for one in said):
+        return
+    is_told = any(one.cause == "process-died" for one in said)
+    if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):
         yield Cause("process-died", f"{spoken(first.why)} ended by itself", CODES["process-died"])
 
 

@@ -80,8 +80,10 @@ _MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 # A line of the watchdog that a terminal has wrapped, and what stands at its end.
-_CUT = re.compile(r"Watchdog caught collective operation timeout(?!.*timing out)|detected by watchdog at work(?!.*completed(?: NCCL)? work: \S)|"
-                  r"Timeout at NCCL work(?!.*completed NCCL work: \S)|watchdog thread terminated with $")
+_CUT = re.compile(
+    r"Watchdog caught collective operation timeout(?!.*timing out)|watchdog thread terminated with $|"
+    r"(?:detected by watchdog at work|Timeout at NCCL work)(?!.*completed(?: NCCL)? work: \S)"
+)
 _BEGINS = re.compile(r"\W{0,4}\[(?:rank|default|E |E\d)|\(\w+ pid=|Traceback|frame #|\s*what\(\)")
 _PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 3
 
@@ -343,8 +345,8 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
-        if said := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
-            yield Rank(stacks.NOBODY, statements=said)
+        if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
+            yield Rank(stacks.NOBODY, statements=stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:

@@ -49,7 +49,9 @@ class Phrase(NamedTuple):
     """How many lines it may have."""
 
 
-def _row(cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1) -> Phrase:
+def _row(
+    cause: str, weight: str, key: str, word: str, pattern: str, words: str, do: str = "", lines: int = 1
+) -> Phrase:
     return Phrase(key, cause, word, re.compile(pattern, re.DOTALL if lines > 1 else 0), words, weight, do, lines)
 
 
@@ -75,6 +77,9 @@ _TORCH = (
          rf"{_BY}Watchdog caught collective operation timeout: Work\w+\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<op>\w+)"
          r".*?Timeout\(ms\)=(?P<limit>\d+)\) ran for (?P<ms>\d+) milliseconds",
          "{who} waits in {op}{number}, and gave up after {seconds}"),
+    _row("never-arrived", WAITS, "at-work", "last completed",
+         r"\[PG (?:ID \d+ PG GUID )?(?P<group>\w+) ?(?:\([^)]{0,200}\) ?)?Rank (?P<by>\d{1,7})\].{0,80}?(?:at work(?: sequence id)?|NCCL work): (?P<number>\d+)",
+         "{who} waits in collective {number} of group {group}"),
     _row("starved", OWN, "heartbeat", "Heartbeat monitor timed out", r"Heartbeat monitor timed out",
          "{who}: its watchdog stood still, as where a call of CUDA's or the interpreter's lock is held",
          "take its native stack (`py-spy dump --native`)"),

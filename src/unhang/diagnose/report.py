@@ -195,10 +195,11 @@ def processes(job: Job) -> list[str]:
 def _causes(found: Diagnosis) -> Iterable[str]:
     """Yield the causes, the best one with what to do."""
     known = {gate.line(why) for why in found.who.why.values()}
-    for one in found.causes[:_FEW]:
+    for number, one in enumerate(found.causes[:_FEW]):
         why = gate.line(one.why)
-        yield f"cause: {one.code}{'' if why in known else f': {why}'}"
-        yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
+        yield f"{'also' if number else 'cause'}: {one.code}{'' if why in known else f': {why}'}"
+        if not number:
+            yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
 def _table(folded: Table, suspected: Collection[int]) -> list[str]:

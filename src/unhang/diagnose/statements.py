@@ -181,7 +181,8 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
     """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
     said = [*said]
     newest = {one.by: one for one in said if one.key == "running"}
-    if not newest:  # the oldest one of each that timed out; of one number, they are mostly of one group
+    groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
+    if not newest and groups == {"0"}:  # other groups have the same numbers
         newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
         numbers = {dict(one.values).get("number", "") for one in newest.values()}
         groups = {found[0] for one in newest.values() if (found := _GROUP.search(one.text))}

@@ -24,7 +24,8 @@ _STATES = {
     "gone": ": it has ended or was killed, and its peers run",
 }
 _NUMBER = re.compile(r"\d+")
-FAILED, SAID, DEVICE, SILENT, HOST, TOGETHER, DISAGREES = "failed", "said", "device", "silent", "host", "together", "disagrees"
+FAILED, SAID, DEVICE, SILENT = "failed", "said", "device", "silent"
+HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
 
 
 class Who(NamedTuple):

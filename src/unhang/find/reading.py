@@ -77,7 +77,8 @@ def start(python: str, names: Collection[str]) -> Start:
 
 def of_a_job(start: Start, script_folder: str) -> tuple[list[str], list[str]]:
     """Return as ``probe.job_path``."""
-    path, with_code = start.path, []
+    path = start.path
+    with_code: list[str] = []
     if start.user_site:
         path, with_code = probe.with_user_site(path, start.user_site, start.later)
     customizers = probe.CUSTOMIZERS if start.user_site else probe.CUSTOMIZERS[:1]
@@ -200,7 +201,7 @@ def _settings(path: str) -> dict[str, str]:
 
 def _suffix(stdlib: str, version: str) -> str:
     """Return the suffix of extension modules, which the build of a CPython has left on record."""
-    said = set()
+    said: set[str] = set()
     for name in os.listdir(stdlib):
         if name.startswith("_sysconfigdata__") and name.endswith(".py"):
             text = _text(os.path.join(stdlib, name))
@@ -221,7 +222,7 @@ def _start(layout: _Layout, tops: Collection[str]) -> Start:
         for top in started.add_site(site, on_path):
             if top in tops:
                 raise MustAsk(f"{site} makes the package {top} when Python starts")
-    finders = [on_path, *started.finders]
+    finders: list[Any] = [on_path, *started.finders]
     own = next((spec for finder in finders if (spec := finder.find_spec("sitecustomize", started.path))), None)
     if own and own.origin and "".join(_code(own.origin).split()) != _APPORT:
         raise MustAsk(f"{own.origin} runs when it starts")

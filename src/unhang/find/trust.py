@@ -19,7 +19,7 @@ _PATH = ("/", ".")  # what a line of a .pth file with a folder begins with
 def objection(python: str, prefix: str, down_to: str | None) -> str:
     """Return why an interpreter is not to be started; empty if only its user and root could have put it there.
 
-    Looked at are the interpreter, what its links lead to, the site-packages of its ``prefix``, the code in there and the
+    It looks at the interpreter, what its links lead to, the site-packages of its ``prefix``, the code in there, the
     folders that .pth files add, and all folders above. A folder like /tmp is fine above, where people delete only what
     is theirs; but not from that of the environment down to ``down_to``.
     """

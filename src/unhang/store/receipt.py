@@ -196,7 +196,7 @@ def bad(path: str, why: str) -> UnhangError:
     return UnhangError(
         "bad-receipt", f"{path} cannot be trusted: {why}", path=path,
         hint=Hint(
-            "nothing was changed; reinstall what was patched (pip install --force-reinstall), run ", Command("check"),
+            "it was not used; reinstall what was patched (pip install --force-reinstall), run ", Command("check"),
             ", then move that folder elsewhere",
         ),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from unhang.store.receipt import Entry, Fixed, Receipt, sha256
 from unhang.store.remains import Remains, living, look, put_back, signed
 from unhang.store.roots import locked
 from unhang.store.transaction import FileChange
-from unhang.suggest import Command, Hint, complete
+from unhang.suggest import Command, Hint, complete, hinted
 
 _HINT = "nothing was changed; find out who wrote that receipt, and reinstall what was patched"
 
@@ -208,7 +208,7 @@ def _plan_file(entries: tuple[Entry, ...], request: Request, force: bool) -> _Fi
     except UnhangError as error:
         if error.code != "bad-receipt":
             raise
-        return _FileRevert(entries, refused=error)
+        return _FileRevert(entries, refused=hinted(error, request))
     entry = next((it.entry for it in found if it.entry.pristine == sha256(after)), entry)
     remaining = tuple(one for one in entries if one.pristine != sha256(after))
     if kept and is_exact:

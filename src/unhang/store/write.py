@@ -62,8 +62,10 @@ def _rebased(old: Receipt | None, paths: Collection[str]) -> tuple[Receipt | Non
 
     That of the file before somebody's edit stays beside it.
     """
-    originals = {}
-    for path in paths if old is not None else ():
+    originals: dict[str, bytes] = {}
+    if old is None:
+        return None, originals
+    for path in paths:
         remains = living(look(entry) for entry in old.files if entry.path == path)
         if remains is not None and not remains.edited:
             entry, data = rebased(remains)
