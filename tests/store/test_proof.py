@@ -155,7 +155,8 @@ def formatted(data: bytes) -> bytes:
     for token in tokenize.tokenize(io.BytesIO(data).readline):
         is_plain = token.type == tokenize.STRING and re.fullmatch(r"'[\w ,.:=-]+'", token.string)
         tokens.append(token._replace(string=f'"{token.string[1:-1]}"') if is_plain else token)
-    laid_out: bytes = tokenize.untokenize(tokens)
+    laid_out = tokenize.untokenize(tokens)
+    assert isinstance(laid_out, bytes)  # the first token is the encoding
     return re.sub(rb"\n\n( +\S)", rb"\n\1", laid_out)
 
 
