@@ -345,8 +345,8 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
-        if said := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
-            yield Rank(stacks.NOBODY, statements=said)
+        if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
+            yield Rank(stacks.NOBODY, statements=stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:
