@@ -228,7 +228,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     process, weight, cause = _process(values), phrase.weight, phrase.cause
     if (
         is_starved := "limit" in values
-        and 0 < int(values["limit"])
+        and int(values["limit"]) > 0
         and int(values["ms"]) > _STARVED * int(values["limit"])
     ):
         cause, weight = "starved", ABOUT
