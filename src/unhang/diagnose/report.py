@@ -319,6 +319,8 @@ def _after(answer: str, facts: Facts) -> str:
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
+    stands = report.standings.get(answer.fix, ())
+    is_curable = answer.answer == "known" and standing.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix or None,
@@ -326,8 +328,8 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "summary": answer.summary,
         "places": [place._asdict() for place in answer.places],
         "missing": list(answer.missing),
-        "command": _cure(answer.fix, report) if answer.answer == "known" else None,
-        "standings": [place._asdict() for place in report.standings.get(answer.fix, ())],
+        "command": _cure(answer.fix, report) if is_curable else None,
+        "standings": [place._asdict() for place in stands],
     }
 
 
