@@ -229,7 +229,11 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
-    if is_starved := "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
+    if (
+        is_starved := "limit" in values
+        and int(values["limit"]) > 0
+        and int(values["ms"]) > _STARVED * int(values["limit"])
+    ):
         cause, weight = "starved", ABOUT
     processes = (process,) if process and weight in (OWN, ABOUT) else ()
     if weight == OWN and not ranks["culprits"] and not processes:
@@ -242,7 +246,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
     told |= {"exit": _exit(values.get("code", ""))}
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
-    words = phrase.words.format_map(told)
+    words = phrase.words.format_map(told)[:_TEXT]
     if is_starved:
         words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
     do = phrase.do.format_map(told)
