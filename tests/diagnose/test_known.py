@@ -10,6 +10,7 @@ from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import diagnosis
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
+from unhang.diagnose.signature import Signature
 from unhang.diagnose.sources import Sources
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
@@ -48,7 +49,7 @@ def test_an_error_of_a_rank_s_own_explains_it_first(fix: str, hung: HungJob) -> 
 
 
 @pytest.mark.parametrize("whole", needed.SIGNATURES, ids=lambda whole: whole.fix)
-def test_each_hang_of_a_signature_is_that_of_a_job(whole: diagnosis.Signature) -> None:
+def test_each_hang_of_a_signature_is_that_of_a_job(whole: Signature) -> None:
     jobs = [hung.job for fix, hung in EACH if fix == whole.fix and hung.sure == "known"]
     met = {one.summary for each in jobs for one in needed.answers(each) if one.fix == whole.fix}
     assert [hang.summary for hang in whole.hangs if hang.summary not in met] == []

@@ -166,7 +166,8 @@ def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> R
         search = find(wanted._replace(as_imported=True))
         if search.environment.found_by in (".venv", "own interpreter"):
             if left := left_out(os.getcwd(), wanted.evidence):
-                console.note(f"{left} is in a folder of the evidence, and was not looked at; to do that: --python {left}")
+                note = f"{left} is in a folder of the evidence, and was not looked at"
+                console.note(f"{note}; to do that: --python {left}")
         if search.overlays:  # then what brings the fixes into place is the first one
             wanted = wanted._replace(writer=("overlay", search.overlays[0]))
         stands = {}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from unhang.records import Environment
 
 MORE = (
-    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what to set "
-    "before the next job"
+    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what to "
+    "set before the next job"
 )
 TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""

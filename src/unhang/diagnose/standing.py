@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, NO_REWRITE, NOT_AFFECTED, SETTLED
+from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NO_REWRITE, NOT_AFFECTED, SETTLED
 from unhang.shapes import catalog
 from unhang.suggest import command
 from unhang.tell import report
