@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from unhang.diagnose.statements import Statement
 
@@ -15,6 +15,27 @@ KINDS = (
 )  # fmt: skip
 RUNNING, GONE = "running", "gone"
 """States of a process."""
+_MOST = 8
+"""So many runs of ranks, or processes, are named: a large job would fill the screen."""
+
+
+def span(ranks: Collection[int]) -> str:
+    """Return ranks as people write them: ``0, 2-5, 8``. Of many runs, the first ones, the last, and their number."""
+    runs: list[list[int]] = []
+    for rank in sorted({*ranks}):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    texts = ["-".join(map(str, run)) for run in runs]
+    if len(texts) <= _MOST:
+        return ", ".join(texts)
+    return f"{', '.join(texts[: _MOST - 1])}, ... {texts[-1]} ({len(ranks)} ranks)"
+
+
+def spoken(ranks: Collection[int]) -> str:
+    """Return ranks as a sentence has them: ``ranks 4-7``."""
+    return f"rank{'' if len({*ranks}) == 1 else 's'} {span(ranks)}"
 
 
 class Frame(NamedTuple):
@@ -182,6 +203,8 @@ class Rank(NamedTuple):
     """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()
     """What a text says about ranks and processes: only in a part of a file, of no rank."""
+    pid: str = ""
+    """The number of its process, where its stacks say it."""
 
 
 class Unread(NamedTuple):
@@ -197,6 +220,7 @@ class Job(NamedTuple):
     """All that the given files say."""
 
     ranks: Mapping[int, Rank]
+    """Also processes of which nobody knows the rank, by numbers below -1, see ``names``."""
     groups: Mapping[str, Group]
     """By name, with members where some dump lists them."""
     size: int | None
@@ -214,6 +238,15 @@ class Job(NamedTuple):
     """Ranks whose process `--live` has seen to run to the end; also some that are not in ``ranks``."""
     statements: tuple[Statement, ...] = ()
     """What texts say about ranks and processes."""
+    names: Mapping[int, str] = {}
+    """What processes of unknown rank are called, by their numbers."""
+
+    def called(self, numbers: Collection[int]) -> str:
+        """Return ranks and processes as a sentence has them: ``ranks 4-7``, ``pid 1003 (stacks.txt)``."""
+        told = [self.names[number] for number in sorted(numbers, reverse=True) if number in self.names]
+        ranks = [number for number in numbers if number not in self.names]
+        shown = [*told[:_MOST], *([f"and {len(told) - _MOST} more"] if len(told) > _MOST else [])]
+        return ", ".join([*([spoken(ranks)] if ranks else []), *shown])
 
     def group(self, name: str) -> Group:
         """Return a group by its name, also one that no dump lists."""

@@ -180,4 +180,6 @@ def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
         for one in rank.waiting
         if one.kind in pairs.PAIRED and one.peer is not None
     }
+    if job.names:  # each may be one of them
+        return set()
     return (members | peers or desync.everybody(job)) - job.ranks.keys()

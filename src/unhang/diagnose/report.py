@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
 from unhang.diagnose import capture, standing, statements, table
+from unhang.diagnose.evidence import span
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -60,20 +61,6 @@ class Report(NamedTuple):
     request: Request
 
 
-def span(ranks: Collection[int]) -> str:
-    """Return ranks as people write them: ``0, 2-5, 8``. Of many runs, the first ones, the last, and their number."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    texts = ["-".join(map(str, run)) for run in runs]
-    if len(texts) <= _MOST:
-        return ", ".join(texts)
-    return f"{', '.join(texts[: _MOST - 1])}, ... {texts[-1]} ({len(ranks)} ranks)"
-
-
 def missing(job: Job) -> list[int]:
     """Return the ranks of the job of which no file says anything."""
     return [] if job.size is None else [rank for rank in range(job.size) if rank not in {*job.ranks, *job.spoken}]
@@ -104,7 +91,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
     lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
-    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, "")]
+    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
         first, word = terminal.wrapped(first, width), answer.answer
@@ -122,20 +109,20 @@ def document(report: Report) -> str:
     content = {
         "schema": 2,
         "unhang": __version__,
-        "suspects": sorted(suspects.why),
-        "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
-        "processes": processes(job),
+        "suspects": [rank for rank in sorted(suspects.why) if rank not in job.names],
+        "why": {job.names.get(rank, str(rank)): why for rank, why in sorted(suspects.why.items())},
+        "processes": processes(report.diagnosis),
         "causes": [one._asdict() for one in report.diagnosis.causes],
         "environment": report.environment and dict(zip(_ENVIRONMENT, report.environment)),
         "job": {
             "files": job.files,
             "size": job.size,
-            "ranks": sorted(job.ranks),
+            "ranks": sorted(job.ranks.keys() - job.names),
             "unread": [item._asdict() for item in job.unread],
             "unranked": list(job.unranked),
             "errors": [{"text": one.text, "source": one.source} for one in report.diagnosis.facts.strangers],
         },
-        "where": [place._asdict() for place in report.diagnosis.places],
+        "where": [_place(place, job) for place in report.diagnosis.places],
         "answers": [_row(answer, report) for answer in report.answers],
     }
     return gate.document(content)
@@ -156,12 +143,12 @@ def github(report: Report) -> str:
 
 def _suspects(found: Diagnosis) -> list[str]:
     """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
-    suspects = found.who
+    suspects, job = found.who, found.facts.job
     ranks: dict[str, list[int]] = {}
     for rank, why in suspects.why.items():
         ranks.setdefault(why, []).append(rank)
     lines = [
-        f"{'each of ' if len(same) > 1 else ''}{who(same)}: {gate.line(why)}"
+        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}"
         for why, same in list(ranks.items())[:_MOST]
     ]
     if left := list(ranks.values())[_MOST:]:
@@ -169,14 +156,13 @@ def _suspects(found: Diagnosis) -> list[str]:
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
         lines.append(
-            f"rank {rank}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+            f"{job.called([rank])}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
         )
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    job = found.facts.job
     blamed = [] if suspects.why else statements.blamed(job.statements)[:_MOST]
     told = [f"{name}: {gate.line(one.words.removeprefix(f'{name}: '))}" for one in blamed for name in one.processes]
     lines += told
@@ -187,9 +173,11 @@ def _suspects(found: Diagnosis) -> list[str]:
     return [nobody if job.ranks or job.spoken else nothing, *lines]
 
 
-def processes(job: Job) -> list[str]:
-    """Return the processes that lines blame, of which nobody knows the rank."""
-    return [*dict.fromkeys(name for one in statements.blamed(job.statements) for name in one.processes)]
+def processes(found: Diagnosis) -> list[str]:
+    """Return the suspects of which nobody knows the rank: by their stacks, and those that lines blame."""
+    job = found.facts.job
+    spied = [job.names[number] for number in sorted(found.who.why, reverse=True) if number in job.names]
+    return [*dict.fromkeys([*spied, *(name for one in statements.blamed(job.statements) for name in one.processes)])]
 
 
 def _causes(found: Diagnosis) -> Iterable[str]:
@@ -226,18 +214,22 @@ def _table(folded: Table, suspected: Collection[int]) -> list[str]:
 
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
-    known = count(len(job.ranks), "rank") if job.size is None else f"{len(job.ranks)} of {count(job.size, 'rank')}"
-    lacks = f"; nothing of {who(gone)}" if (gone := missing(job)) else ""
-    lacks += f"; of {who(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
+    number = len(job.ranks) - len(job.names)
+    known = count(number, "rank") if job.size is None else f"{number} of {count(job.size, 'rank')}"
+    if job.names:
+        nameless = f"{len(job.names)} process{'' if len(job.names) == 1 else 'es'} of unknown rank"
+        known = f"{known}, and {nameless}" if number else nameless
+    lacks = f"; nothing of {job.called(gone)}" if (gone := missing(job)) else ""
+    lacks += f"; of {job.called(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
     return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 
-def _places(places: Sequence[Place], margin: str) -> Iterable[str]:
+def _places(places: Sequence[Place], job: Job, margin: str) -> Iterable[str]:
     """Yield where ranks are, those at the same place together."""
     if places and not margin:
         yield from ("", "where the ranks are:")
     for place in places[:_MOST]:
-        yield f"{margin}  {who(place.ranks)}: {gate.line(place.doing)}"
+        yield f"{margin}  {job.called(place.ranks)}: {gate.line(place.doing)}"
         yield from (f"{margin}    {gate.line(line)}" for line in place.evidence)
     if len(places) > _MOST:
         yield f"{margin}  and {count(len(places) - _MOST, 'more place')}, which --output-format json names"
@@ -256,7 +248,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
     if answer.answer == "also":
         yield "  The code here has this defect too, but something else explains the hang first:"
     yield from (f"    {gate.line(line)}" for line in answer.before[:_MOST])
-    yield from _places(answer.places, "  ")
+    yield from _places(answer.places, report.diagnosis.facts.job, "  ")
     if is_open := _open(report.diagnosis.facts):
         yield f"    {is_open}"
     yield f"  more about it: {explain(answer.fix)}"
@@ -276,7 +268,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
 def _open(facts: Facts) -> str:
     """Return what an answer rests on where not every rank has left something; else nothing."""
     if facts.unseen:
-        return f"nothing came from {who(facts.unseen)}: this is so if these do not wait there too"
+        return f"nothing came from {facts.job.called(facts.unseen)}: this is so if these do not wait there too"
     return "" if facts.job.size is not None else "this is so if these are all ranks"
 
 
@@ -295,9 +287,15 @@ def _next(found: Diagnosis) -> Iterable[str]:
     elif facts.goes_on:
         yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
     elif facts.unseen:
-        yield f"next: take the stacks of {who(facts.unseen)} too: nothing came from there"
+        yield f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
     else:
         yield MORE
+
+
+def _place(place: Place, job: Job) -> dict[str, Any]:
+    names = [job.names[number] for number in place.ranks if number in job.names]
+    ranks = [number for number in place.ranks if number not in job.names]
+    return {"ranks": ranks, "processes": names, "doing": place.doing, "evidence": list(place.evidence)}
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
@@ -308,14 +306,9 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "fix": answer.fix,
         **about(answer.fix),
         "summary": answer.summary,
-        "places": [place._asdict() for place in answer.places],
+        "places": [_place(place, report.diagnosis.facts.job) for place in answer.places],
         "before": list(answer.before),
         "question": answer.question or None,
         "command": standing.cure(answer.fix, report.request) if is_curable else None,
         "standings": [place._asdict() for place in stands],
     }
-
-
-def who(ranks: Collection[int]) -> str:
-    """Return ranks as the subject of a sentence."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {span(ranks)}"

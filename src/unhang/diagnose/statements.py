@@ -7,6 +7,7 @@ from collections import Counter
 from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.diagnose.evidence import spoken
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 from unhang.diagnose.speakers import Speaker
 
@@ -210,18 +211,6 @@ def _call(one: Statement) -> str:
     values = dict(one.values)
     what = f"{KINDS.get(values['op'], values['op'].lower())} {values.get('number', '')}".strip()
     return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
-
-
-def spoken(ranks: Iterable[int]) -> str:
-    """Return ranks as a sentence has them: ``ranks 4-7``."""
-    runs: list[list[int]] = []
-    for rank in sorted({*ranks}):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    text = ", ".join("-".join(map(str, run)) for run in runs)
-    return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}"
 
 
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:

@@ -145,14 +145,16 @@ def in_stack(rank: Rank) -> Place:
     """Return where a rank is by its stacks: by the one that waits."""
     stack = waiting_stack(rank)
     frames = _shown(stack.frames)
-    inner = frames[0].function if frames else "no frame of Python"
+    inner = next((it.function for it in (*_outside(stack.frames), *frames)), "no frame of Python")
     torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
         doing += f", and {_pace(rank, stack)}"
-    return Place((rank.rank,), doing, (f"{stack.source}: {path(frames)}",))
+    main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
+    lines = [f"{one.source}: {path(_shown(one.frames))}" for one in (stack, *main[:1])]
+    return Place((rank.rank,), doing, tuple(lines))
 
 
 def waiting_stack(rank: Rank) -> Stack:
@@ -208,6 +210,11 @@ def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
+def _outside(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames outside of torch that do not merely wait."""
+    return [frame for frame in frames if not (is_torch(frame) or _is_of_host(frame))]
+
+
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
     """Return the innermost frames outside of torch."""
     return ([frame for frame in frames if not is_torch(frame)] or list(frames))[:_LINES]
@@ -225,8 +232,8 @@ def _short(file: str) -> str:
 
 
 def is_torch(frame: Frame) -> bool:
-    """Return whether a frame is torch's."""
-    return "/torch/" in f"/{frame.file}"
+    """Return whether a frame is torch's, but for its data loader, which is where a rank waits for its own data."""
+    return "/torch/" in f"/{frame.file}" and "torch/utils/data/" not in frame.file
 
 
 def may_be_of(frame: Frame, file: str) -> bool:
