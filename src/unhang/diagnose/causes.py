@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import who
+from unhang.diagnose.evidence import SPEAKER
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
-from unhang.diagnose.statements import SPEAKER, is_known, weighed
+from unhang.diagnose.statements import is_known, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from unhang.diagnose.evidence import Frame, Job, Message
+    from unhang.diagnose.evidence import Frame, Job, Message, Statement
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.statements import Statement
     from unhang.diagnose.who import Who
 
 CODES = {

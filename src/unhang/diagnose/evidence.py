@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.diagnose.phrases import ABOUT
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    from unhang.diagnose.statements import Statement
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -15,6 +15,8 @@ KINDS = (
 )  # fmt: skip
 RUNNING, GONE = "running", "gone"
 """States of a process."""
+SPEAKER = -1
+"""A rank of a statement: whoever says it, while nobody knows that rank."""
 _MOST = 8
 """So many runs of ranks, or processes, are named: a large job would fill the screen."""
 
@@ -166,6 +168,39 @@ class Count(NamedTuple):
     """Whether all ranks of the group count alike: sends and receives have numbers of their own."""
     device: bool = True
     """Whether a device runs them, apart from the host; gloo has none."""
+
+
+class Statement(NamedTuple):
+    """What a line, or a few, say about ranks or processes."""
+
+    cause: str
+    """One of ``causes.CODES``."""
+    words: str
+    """For the reader: a sentence without its full stop."""
+    source: str
+    """The file, and the line in it."""
+    culprits: tuple[int, ...] = ()
+    """The ranks that it blames."""
+    processes: tuple[str, ...] = ()
+    """The processes that it blames of which it says no rank, as the user would recognise them."""
+    waits: tuple[int, ...] = ()
+    """The ranks that merely wait, by what it says."""
+    by: int = SPEAKER
+    """The rank that says it."""
+    speaker: str = ""
+    """Who says it, where the rank is not known; empty if nothing tells."""
+    at: float | None = None
+    """When, in seconds since the year began, if its line says so."""
+    weight: str = ABOUT
+    """``OWN``, ``ABOUT``, ``WAITS`` or ``FOLLOWS``, as in ``phrases``."""
+    do: str = ""
+    """What to do about it, where that is more than what its cause's page says."""
+    text: str = ""
+    """The line itself, or its beginning."""
+    key: str = ""
+    """The name of its phrase."""
+    values: tuple[tuple[str, str], ...] = ()
+    """What else the line tells, by the names of the phrase's groups."""
 
 
 class Rank(NamedTuple):

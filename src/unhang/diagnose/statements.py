@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from signal import Signals
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from unhang.diagnose.evidence import spoken
+from unhang.diagnose.evidence import SPEAKER, Statement, spoken
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 from unhang.diagnose.speakers import Speaker
 
@@ -24,8 +24,6 @@ KINDS = {
     "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
 }  # fmt: skip
 NOBODY = "a process"
-SPEAKER = -1
-"""A rank of a statement: whoever says it, while nobody knows that rank."""
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
@@ -37,39 +35,6 @@ _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
-
-
-class Statement(NamedTuple):
-    """What a line, or a few, say about ranks or processes."""
-
-    cause: str
-    """One of ``causes.CODES``."""
-    words: str
-    """For the reader: a sentence without its full stop."""
-    source: str
-    """The file, and the line in it."""
-    culprits: tuple[int, ...] = ()
-    """The ranks that it blames."""
-    processes: tuple[str, ...] = ()
-    """The processes that it blames of which it says no rank, as the user would recognise them."""
-    waits: tuple[int, ...] = ()
-    """The ranks that merely wait, by what it says."""
-    by: int = SPEAKER
-    """The rank that says it."""
-    speaker: str = ""
-    """Who says it, where the rank is not known; empty if nothing tells."""
-    at: float | None = None
-    """When, in seconds since the year began, if its line says so."""
-    weight: str = ABOUT
-    """``OWN``, ``ABOUT``, ``WAITS`` or ``FOLLOWS``, as in ``phrases``."""
-    do: str = ""
-    """What to do about it, where that is more than what its cause's page says."""
-    text: str = ""
-    """The line itself, or its beginning."""
-    key: str = ""
-    """The name of its phrase."""
-    values: tuple[tuple[str, str], ...] = ()
-    """What else the line tells, by the names of the phrase's groups."""
 
 
 class Reader:

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from unhang.diagnose import desync, likes, statements, where
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation
+from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
-from unhang.diagnose.statements import Statement
 
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
