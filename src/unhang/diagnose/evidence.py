@@ -224,8 +224,6 @@ class Rank(NamedTuple):
     """Its newest operations in order, if it sends or receives."""
     process: str = ""
     """`stopped` or `gone`, where that was seen of its process; `running` only in what one file says."""
-    is_mixed: bool = False
-    """Whether its dump and its log say different things of one collective, so that they are of two runs."""
     ended: bool = False
     """Whether a line of its own says that it has done all."""
     timed_out: bool = False

@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 
 from unhang.diagnose import apart, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
-from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import Dump
 
 T = TypeVar("T")
@@ -219,20 +218,7 @@ def _one(parts: list[Rank]) -> Rank:
         counts=first.counts or {name: count for part in parts for name, count in part.counts.items()},
         stacks=tuple(stack for part in parts for stack in part.stacks),
         process=next((part.process for part in parts if part.process), ""),
-        is_mixed=_is_mixed(dumped, [part for part in parts if not part.recorded]),
         ended=any(part.ended for part in parts),
         timed_out=any(part.waiting for part in parts if not part.recorded),
         messages=tuple(message for part in parts for message in part.messages),
     )
-
-
-def _is_mixed(dumped: Iterable[Rank], logged: Iterable[Rank]) -> bool:
-    """Return whether a dump has another collective under a number than a log."""
-    known = {
-        (one.group.name, one.sequence): one.kind
-        for part in dumped
-        for one in (*part.last, *part.waiting)
-        if one.kind and one.kind not in PAIRED and one.group.name
-    }
-    told = (one for part in logged for one in part.waiting if one.kind)
-    return any(known.get((one.group.name, one.sequence), one.kind) != one.kind for one in told)

@@ -114,11 +114,6 @@ def issued(rank: Rank, operation: Operation) -> Place:
     return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
 
 
-def of_waiting(job: Job) -> tuple[Place, ...]:
-    """Return where the ranks wait that wait."""
-    return merged(waits(rank) for rank in job.ranks.values() if rank.waiting)
-
-
 def waits(rank: Rank) -> Place:
     """Return where a rank waits: in the first of its operations."""
     return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0]))
@@ -260,11 +255,6 @@ def is_of_user(frame: Frame) -> bool:
     return frame.file.startswith("/") and not _INSTALLED.search(frame.file) and not is_of_framework(frame)
 
 
-def issuer(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame outside of torch: the code that issued an operation. None if there is none."""
-    return next((frame for frame in frames if not is_torch(frame)), None)
-
-
 def _is_collective(frame: Frame) -> bool:
     return frame.function in _COLLECTIVES and f"/{frame.file}".endswith(tuple(f"/{one}" for one in _MODULES))
 
@@ -308,12 +298,6 @@ def call(rank: Rank) -> str:
     return ""
 
 
-def caller(rank: Rank) -> Frame | None:
-    """Return the frame that called the collective in which a rank is by its stacks: the innermost outside of torch."""
-    stacks = (stack.frames for stack in rank.stacks if _is_call(stack.frames))
-    return next((frame for frames in stacks for frame in _shown(frames)[:1]), None)
-
-
 def collective(rank: Rank) -> str:
     """Return the function of torch in which a rank waits for others by its stacks; empty if it is in none."""
     return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
@@ -352,13 +336,6 @@ def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
     stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
     return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
-
-
-def has_caught(rank: Rank, message: Message) -> bool:
-    """Return whether a rank goes on in a function out of which an error came, by its stacks: so it was caught there."""
-    raised = {alike(frame)[:2] for frame in message.frames if frame.function != "<module>"}
-    running = {alike(frame)[:2] for stack in rank.stacks if stack.idle is not None for frame in stack.frames}
-    return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
 
 
 def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
@@ -441,11 +418,6 @@ def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
-
-
-def disagreements(rank: Rank) -> list[Message]:
-    """Return the lines that say that ranks disagree on a size or a collective."""
-    return [one for one in rank.messages if _has(one, _DISAGREES)]
 
 
 def _is_own(message: Message) -> bool:
