@@ -141,7 +141,7 @@ def document(report: Report) -> str:
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
         "processes": processes(job),
         "causes": [one._asdict() for one in report.diagnosis.causes],
-        "environment": report.environment and report.environment._asdict(),
+        "environment": report.environment and report.environment.told,
         "job": {
             "files": job.files,
             "size": job.size,
