@@ -62,6 +62,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 _MARKED = [pytest.param(base, marks=[pytest.mark.slow] if base.ours else [], id=base.fix) for base in BASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", _MARKED)
 def test_ten_edits_of_a_function_with_a_fix_are_left_to_a_person(base: Base, tmp_path: Path) -> None:
     function, edits = loaded(base)[1], 0
