@@ -8,20 +8,24 @@ import pytest
 from unhang import parameters
 
 VALUES = [
-    "/opt/a b/python", "it's", 'say "so"', "it's \"so\"", "a\\b", "\\n", "ends with \\", "\\d", "\\N{BULLET}", "{x}", "{", "}", "{{",
-    "}}", "{0}", "100%", "%s", "%%", "%(a)s", "caf\u00e9", "\u65e5\u672c", "${V}", "$", '"""', "#", "\\{x}%s'",
+    "/opt/a b/python", "it's", 'say "so"', "it's \"so\"", "a\\b", "\\n", "ends with \\", "\\d", "\\N{BULLET}", "{x}",
+    "{", "}", "{{", "}}", "{0}", "100%", "%s", "%%", "%(a)s", "caf\u00e9", "\u65e5\u672c", "${V}", "$", '"""', "#",
+    "\\{x}%s'",
 ]  # fmt: skip
 TEXTS = [
-    '"${V}"', "'${V}'", 'r"${V}"', "r'${V}'", '"""${V}"""', "'''\n${V}\n'''", '"a" "${V}" r"b"', '{"${V}": 1}', 'b"${V}"', 'rb"${V}"',
-    'f"${V}"', 'f"{1} ${V} {2:>3}"', 'rf"{1}${V}"', 'f"{1}" "${V}"', 'f"""{1} ${V}"""', "f\"{'${V}'}\"", 'f"{{${V}}}"',
-    '"{} ${V}".format(1)', '"${V}{a}".format_map({"a": 1})', '("{}" + "${V}").format(1)', '"{{${V}}}".format()', '"{}${V}{{".format(1)',
-    '"%s ${V}" % 1', '"${V} %(a)s" % {"a": 1}', '("%s" if 1 else "${V}") % 1', 'b"%s ${V}" % b"a"', '"%%${V}" % ()', '"${V}%s" % 1',
-    '("{}".upper() + "${V}").format(1)', '" ${V} {}".strip().format(1)', '" ${V} %s".strip() % 1', 'f"{1} ${V} %s" % 1', 'f"{{}} ${V}".format(1)',
-    '"%s ${V}"', '"{} ${V}"', 'print("${V}", end="")', '"{}".format("${V}")', '"%s" % "${V}"', 'f"{1!r:>{3}} ${V}"',
+    '"${V}"', "'${V}'", 'r"${V}"', "r'${V}'", '"""${V}"""', "'''\n${V}\n'''", '"a" "${V}" r"b"', '{"${V}": 1}',
+    'b"${V}"', 'rb"${V}"', 'f"${V}"', 'f"{1} ${V} {2:>3}"', 'rf"{1}${V}"', 'f"{1}" "${V}"', 'f"""{1} ${V}"""',
+    "f\"{'${V}'}\"", 'f"{{${V}}}"', '"{} ${V}".format(1)', '"${V}{a}".format_map({"a": 1})',
+    '("{}" + "${V}").format(1)', '"{{${V}}}".format()', '"{}${V}{{".format(1)', '"%s ${V}" % 1',
+    '"${V} %(a)s" % {"a": 1}', '("%s" if 1 else "${V}") % 1', 'b"%s ${V}" % b"a"', '"%%${V}" % ()', '"${V}%s" % 1',
+    '("{}".upper() + "${V}").format(1)', '" ${V} {}".strip().format(1)', '" ${V} %s".strip() % 1',
+    'f"{1} ${V} %s" % 1', 'f"{{}} ${V}".format(1)', '"%s ${V}"', '"{} ${V}"', 'print("${V}", end="")',
+    '"{}".format("${V}")', '"%s" % "${V}"', 'f"{1!r:>{3}} ${V}"',
 ]  # fmt: skip
 NO_TEXT = [
-    'f"{1:${V}}"', 'f"{1:{2}${V}}"', '"{:${V}}".format(1)', '"{${V}}".format(a=1)', '"%(${V})s" % {}', '"%${V}d" % 1', '"1% ${V}" % ()', "${V}",
-    'format(1, "${V}")', '"\\x${V}"', "1${V}", 'f"{${V}}"', "a.${V}", "(${V})", '"{ ${V}".format()',
+    'f"{1:${V}}"', 'f"{1:{2}${V}}"', '"{:${V}}".format(1)', '"{${V}}".format(a=1)', '"%(${V})s" % {}', '"%${V}d" % 1',
+    '"1% ${V}" % ()', "${V}", 'format(1, "${V}")', '"\\x${V}"', "1${V}", 'f"{${V}}"', "a.${V}", "(${V})",
+    '"{ ${V}".format()',
 ]  # fmt: skip
 
 
@@ -61,7 +65,7 @@ def test_a_value_that_is_no_text_is_refused_whatever_it_is(text: str) -> None:
 
 
 def test_a_comment_has_the_value_as_it_is() -> None:
-    assert parameters.filled("a = 1  # in ${V}\n", {"V": 'it\'s "\\d"'}) == "a = 1  # in it's \"\\d\"\n"
+    assert parameters.filled("a = 1  # in ${V}\n", {"V": 'it\'s "\\d"'}) == 'a = 1  # in it\'s "\\d"\n'
     assert parameters.filled('def f():\n    """In ${V}, {}."""\n', {"V": "{x}"}) == 'def f():\n    """In {x}, {}."""\n'
 
 

@@ -26,8 +26,7 @@ from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import Settled, settle
 from unhang.errors import UnhangError
 from unhang.judge.decide import OURS
-from unhang.shapes import catalog
-from unhang.shapes import facts
+from unhang.shapes import catalog, facts
 from unhang.tell import progress, report
 from unhang.tell.progress import Step
 

@@ -95,7 +95,9 @@ def refuse_empty() -> None:
     """Raise UnhangError ``bad-pack`` for a pack without a fix: a gate that looks for nothing must not pass."""
     for pack in others():
         patches = part(pack, "patches")
-        if not any(name[0] not in "._" and os.path.isdir(os.path.join(patches, name)) for name in listed(pack, patches)):
+        if not any(
+            name[0] not in "._" and os.path.isdir(os.path.join(patches, name)) for name in listed(pack, patches)
+        ):
             raise bad(patches, f"there is no fix of {pack}")
 
 

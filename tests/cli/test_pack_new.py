@@ -468,7 +468,9 @@ def test_a_value_in_a_template_is_written_as_it_wants_it(code: str, written: str
     assert ran("apply", tmp_path, *mine, "--require", "my-fix").code == 0
     assert written in (site / FILE).read_text()
     assert [ran("check", tmp_path, *mine).code, ran("check", tmp_path, *mine[:2], "--set", "PY=/a").code] == [0, 1]
-    (site / FILE).write_text((site / FILE).read_text().replace(written, written.replace("{{b}}", "{b}").replace("%%", "%")))
+    (site / FILE).write_text(
+        (site / FILE).read_text().replace(written, written.replace("{{b}}", "{b}").replace("%%", "%"))
+    )
     assert ran("check", tmp_path, *mine).code == 1, "the value as it is would be a part of the template"
 
 
@@ -653,13 +655,14 @@ def test_what_stands_in_another_block_than_on_record_is_unknown(
         assert (swept.code, "nothing of it is recorded" in swept.err) == (1, True), swept
 
 
-
 def spelled(data: bytes) -> list[str]:
     """The lines of a file, with a letter for each byte."""
     return [f"{row}\n" for row in data.decode("latin-1").removesuffix("\n").split("\n")]
 
 
-def begun(folder: Path, before: bytes, after: bytes, file: str = FILE, named: bytes | None = None) -> tuple[Path, cli.Ran]:
+def begun(
+    folder: Path, before: bytes, after: bytes, file: str = FILE, named: bytes | None = None
+) -> tuple[Path, cli.Ran]:
     """Begin a fix from the diff of two states of a file; return the site that has the first, and what was said.
 
     ``named`` is its name as git writes it into a diff.
@@ -671,8 +674,8 @@ def begun(folder: Path, before: bytes, after: bytes, file: str = FILE, named: by
     rows = [row for row in record.read_text().splitlines(keepends=True) if not row.startswith(f"{file},")]
     record.write_text("".join([*rows, f"{file},sha256={digest},{len(before)}\n"]), encoding="utf-8")
     name = (named or file.encode()).decode("latin-1")
-    names = [f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab"]
-    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), *names)).encode("latin-1")
+    old, new = (f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab")
+    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), old, new)).encode("latin-1")
     (folder / "c.patch").write_bytes(diff)
     words = ("--pack", folder / "our-pack", "--upstream", "widgets==1.0", "--from-patch", folder / "c.patch")
     return site, cli.called_with_all("new", "my-fix", *words, "--target", site)
@@ -684,7 +687,7 @@ CODED = ENGINE.replace('"widgets"', '"{}"')
 @pytest.mark.parametrize(
     ("encoding", "old", "new"),
     [
-        ("latin-1", "caf\u00e9", "th\u00e9"), ("cp1252", "\u20ac", "\u2026"), ("koi8-r", "\u043c\u0438\u0440", "\u0434\u0430"),
+        ("latin-1", "caf\u00e9", "th\u00e9"), ("cp1252", "\u20ac", "\u2026"), ("koi8-r", "\u043c", "\u0434\u0430"),
         ("shift_jis", "\u65e5\u672c", "\u8868"), ("utf-8-sig", "\u00e9", "\u65e5"), ("latin-1", "a\u0085b", "\u00a0"),
         ("utf-8", "a\u2028b", "\x0c"),
     ],
@@ -713,9 +716,11 @@ LATIN = "# coding: latin-1\n"
         ("# coding: rot13\n", "# coding: rot13\n\n", "the file is not text in its own encoding"),
     ],
 )
-def test_an_encoding_that_cannot_be_kept_is_refused_with_a_cure(before: str, after: str, why: str, tmp_path: Path) -> None:
-    texts = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
-    _, said = begun(tmp_path, *texts)
+def test_an_encoding_that_cannot_be_kept_is_refused_with_a_cure(
+    before: str, after: str, why: str, tmp_path: Path
+) -> None:
+    old, new = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
+    _, said = begun(tmp_path, old, new)
     assert (said.code, why in said.err, "begin the fix from a diff without it" in said.err) == (2, True, True), said
 
 
@@ -735,7 +740,10 @@ def test_a_value_that_the_files_encoding_lacks_is_refused_by_name(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("file", "named"),
-    [("widgets/caf\u00e9.py", rb"widgets/caf\303\251.py"), ("widgets/core/\u65e5.py", rb"widgets/core/\346\227\245.py")],
+    [
+        ("widgets/caf\u00e9.py", rb"widgets/caf\303\251.py"),
+        ("widgets/core/\u65e5.py", rb"widgets/core/\346\227\245.py"),
+    ],
 )
 def test_a_path_that_git_has_quoted_is_the_files(file: str, named: bytes, tmp_path: Path) -> None:
     before, after = (CODED.format(word).encode() for word in "ab")
@@ -753,7 +761,9 @@ def test_a_quoted_path_that_no_module_has_is_named_as_it_is(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("word", ["rename", "copy"])
 def test_a_file_that_the_diff_moves_is_left_to_a_person(word: str, site: Path, tmp_path: Path) -> None:
-    moved = f'diff --git "a/widgets/caf\\303\\251.py" b/{FILE}\n{word} from "widgets/caf\\303\\251.py"\n{word} to {FILE}\n'
+    moved = (
+        f'diff --git "a/widgets/caf\\303\\251.py" b/{FILE}\n{word} from "widgets/caf\\303\\251.py"\n{word} to {FILE}\n'
+    )
     changes = widgets.diff(PATCHED).replace("a/src/" + FILE, '"a/widgets/caf\\303\\251.py"').replace("b/src", "b")
     refused = new(tmp_path, "--target", site, diff=moved + changes)
     why = f"{FILE}: the diff makes it as a {word} of widgets/caf\u00e9.py; keep that as a patch of its own"
@@ -765,4 +775,6 @@ def test_a_diff_in_utf_16_is_told_from_one_that_is_none(site: Path, tmp_path: Pa
         (tmp_path / "c.patch").write_text(widgets.diff(PATCHED), encoding=encoding)
         words = ("--pack", tmp_path / "our-pack", "--upstream", "widgets==1.0", "--from-patch", tmp_path / "c.patch")
         found = cli.called_with_all("new", "my-fix", *words, "--target", site)
-        assert (found.code, "in UTF-16" in found.err, "--output=FILE" in found.err) == (code, code == 2, code == 2), found
+        assert (found.code, "in UTF-16" in found.err, "--output=FILE" in found.err) == (code, code == 2, code == 2), (
+            found
+        )

@@ -62,10 +62,11 @@ def apply(
     """Apply a unified diff, or a mail patch, to a release.
 
     ``read`` returns where the release may have a file, with the text of each; of several, it is the only one with the
-    lines that the diff expects. All texts have what is not UTF-8 as surrogates, so a diff may have lines of any encoding. ``is_inside`` returns
-    whether one of these lines, of the file that the diff was made from, is in a function: a hunk that does not fit is
-    left to a person if none is. A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not
-    installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    lines that the diff expects. Bytes that are not UTF-8 are surrogates in all texts: lines of any encoding can be
+    compared. ``is_inside`` returns whether one of these lines, of the file that the diff was made from, is in a
+    function: a hunk that does not fit is left to a person if none is. A hunk may be some lines off. Raises UnhangError
+    ``no-unidiff`` if the library is not installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a
+    hunk's lines are not in the release.
     """
     files, left = [], []
     misfits: list[str] = []
@@ -130,7 +131,9 @@ def _unquoted(name: str) -> str:
     if len(name) < 2 or not name[0] == name[-1] == '"':
         return name
     letters = name[1:-1].encode("utf-8", "surrogateescape")
-    plain = re.sub(rb'\\([0-3][0-7]{2}|[abfnrtv"\\])', lambda it: _ESCAPES.get(it[1]) or bytes([int(it[1], 8)]), letters)
+    plain = re.sub(
+        rb'\\([0-3][0-7]{2}|[abfnrtv"\\])', lambda it: _ESCAPES.get(it[1]) or bytes([int(it[1], 8)]), letters
+    )
     return plain.decode("utf-8", "surrogateescape")
 
 
