@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
 from unhang.compat.endstates.standin import StandIn
 from unhang.compat.endstates.tensors import Tensor, torch
-from unhang.shapes.branches import words
+from unhang.shapes.branches import branches, words
 from unhang.shapes.shape import Function
 
 _COUNT = "valid_token_count"
