@@ -259,12 +259,12 @@ class _Told(dict[str, str]):
         return ""
 
 
-def _exit(code: str) -> str:
-    """Return how a process ended, by its code: that of a signal is below zero."""
+def _exit(status: str) -> str:
+    """Return how a process ended, by its status: that of a signal is below zero."""
     try:
-        return f"signal {-int(code)} ({Signals(-int(code)).name})"
+        return f"signal {-int(status)} ({Signals(-int(status)).name})"
     except ValueError:
-        return f"code {code}"
+        return f"code {status}"
 
 
 def _ranks(text: str) -> tuple[int, ...]:
