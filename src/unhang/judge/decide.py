@@ -273,14 +273,20 @@ def _reinstall(fix: str) -> str:
 
 
 def lacking(
-    target: Target, found: Verdict, others: Mapping[Target, Observation], installation: Installation, releases: Mapping[str, Release]
+    target: Target,
+    found: Verdict,
+    is_here: bool,
+    others: Mapping[Target, Observation],
+    installation: Installation,
+    releases: Mapping[str, Release],
 ) -> Verdict:
     """Return the verdict on a ``target`` that is wrong only with one of the ``others``, as they were seen.
 
     Where none of them is there, and none is gone, nothing is left to do. The target is absent, or its shape on record.
+    If it ``is_here``, a file that has lost such a function has another in its place, which nobody has examined.
     """
     for other, seen in others.items():
-        is_there = seen.shape is not None or seen.problem is not None
+        is_there = seen.shape is not None or seen.problem is not None or (is_here and seen.data is not None)
         if is_there or _absent(other, installation, seen, releases).verdict != NOT_AFFECTED:
             return found
     names = " or ".join(dict.fromkeys(other.function for other in others))
