@@ -220,7 +220,7 @@ def edited(data: bytes, target: Target) -> Iterator[tuple[str, bytes]]:
                     yield f"{field} {one} of {ast.unparse(node)}", alone(changed, target.function)
             if isinstance(node, (ast.If, ast.IfExp, ast.While)):
                 changed, there = _copy(function, at)
-                there.test = ast.UnaryOp(ast.Not(), there.test)
+                vars(there)["test"] = ast.UnaryOp(ast.Not(), node.test)
                 yield f"not {ast.unparse(node.test)}", alone(changed, target.function)
 
 
