@@ -80,8 +80,8 @@ def test_what_is_seen_together_is_collected_and_what_is_changed_by_hand_takes_it
     target = other._replace(file="one.py", function="run", depends_on=other)
     one, two, beside, later = (content(f"def {text}\n".encode()) for text in ("run(): 1", "run(): 2", *AGREE))
     found = Collection([target, other], Learnt(Cache(tmp_path)))
-    shapes = {text: found._shape(target, text) for text in (one, two)}
-    shapes |= {text: found._shape(other, text) for text in (beside, later)}
+    shapes = {text: str(found._shape(target, text)) for text in (one, two)}
+    shapes |= {text: str(found._shape(other, text)) for text in (beside, later)}
     found.release(Release("verl", "1.0", False, {"one.py": one, "other.py": beside}))
     found.release(Release("verl", "2.0", False, {"one.py": two, "other.py": None}))
     assert found.pairs == {("pair", "run", shapes[one]): {shapes[beside]}}
