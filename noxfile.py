@@ -161,7 +161,8 @@ ATTACKS = {
     "transactions, killed or stopped": ["tests/store/test_transaction.py", "tests/store/test_recovery.py"],
     "originals that seem replaced": ["tests/store/test_proof.py"],
     "edits of fixed functions": [
-        "tests/judge/test_edits.py", "tests/judge/test_origin.py", "tests/whole/test_forks.py",
+        "tests/judge/test_edits.py", "tests/judge/test_pairs.py", "tests/judge/test_origin.py",
+        "tests/whole/test_forks.py",
     ],
     "names that a file binds again": ["tests/shapes/test_rebound.py"],
     "defects that no rewrite cures": ["tests/whole/test_no_rewrite.py"],
