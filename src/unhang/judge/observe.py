@@ -6,13 +6,18 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs
 from unhang.find import metadata
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
+
+if TYPE_CHECKING:
+    import ast
+
+    from unhang.shapes.rebound import Again
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
@@ -30,8 +35,8 @@ class Observation(NamedTuple):
     on_record: bool = False
     """Whether this very file is on record: then everything that was checked when it was recorded holds."""
     problem: str | None = None
-    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``,
-    ``only-bytecode``, ``shadowed`` or ``not-a-file``; None if it can be."""
+    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``rebound``, ``rebound-unknown``,
+    ``too-large``, ``outside``, ``only-bytecode``, ``shadowed`` or ``not-a-file``; None if it can be."""
     detail: str = ""
     """More on the problem; or, where there is no function, on what the file binds its name to."""
     names: frozenset[str] | None = None
@@ -41,8 +46,6 @@ class Observation(NamedTuple):
     there is no file."""
     link: str = ""
     """Where a link leads, with all links resolved, if it leads out of the package; empty if none does."""
-    rebound: tuple[int, ...] = ()
-    """The lines of the file that bind the function's name again: a wrapper may run in its place."""
 
     @property
     def place(self) -> str:
@@ -192,11 +195,14 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
     try:
         tree = shape.parse(data)
         values = parameters.of(target.parameters)
-        is_one, found = len(shape.find(tree, target.function)) == 1, binding.of(tree, target, values)
-        again = rebound.lines(tree, data, target.function) if is_one else ()
-        if target.beside is None and not binding.statements(tree, target.function) and not _took_out(target, data):
+        here = binding.statements(tree, target.function)
+        is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
+        if is_one and (again := rebound.again(tree, data, target.function)):  # several are its shape
+            return _again(path, data, sha256, again)
+        found = binding.of(tree, target, values)
+        if target.beside is None and not here and not _took_out(target, data):
             found = None  # it may be there under another name
-        return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
+        return Observation(path, data, sha256, found, names=shape.bound_names(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, data, sha256, error)
 
@@ -218,17 +224,32 @@ def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observatio
 def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     from unhang.shapes import rebound, shape
 
-    tree = shape.parse(data)
+    tree = _tree(data)
     names = shape.bound_names(tree)
     found = shape.find(tree, function)
     if len(found) > 1:
         lines = ", ".join(str(node.lineno) for node in found)
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
     if not found:
-        lines = ", ".join(map(str, rebound.instead(tree, function)))
-        return Observation(path, data, sha256, detail=lines and f"binds its name on line {lines}", names=names)
-    again = rebound.lines(tree, data, function)
-    return Observation(path, data, sha256, shape.digest(found[0]), names=names, rebound=again)
+        return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
+    if again := rebound.again(tree, data, function):
+        return _again(path, data, sha256, again)
+    return Observation(path, data, sha256, shape.digest(found[0]), names=names)
+
+
+@lru_cache(4)
+def _tree(data: bytes) -> ast.Module:
+    """Return the AST of a file, which nobody changes: several functions are in one file."""
+    from unhang.shapes import shape
+
+    return shape.parse(data)
+
+
+def _again(path: str, data: bytes, sha256: str, again: Again) -> Observation:
+    """Return what is said of a function whose name its file binds, or may bind, again."""
+    lines = ", ".join(map(str, again.lines))
+    where = f"on line{'s' if len(again.lines) > 1 else ''} {lines}"
+    return Observation(path, data, sha256, problem=again.code, detail=where)
 
 
 def file_of(installation: Installation, file: str) -> str:
