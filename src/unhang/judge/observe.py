@@ -197,8 +197,8 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
         values = parameters.of(target.parameters)
         here = binding.statements(tree, target.function)
         is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
-        if is_one and (again := rebound.again(tree, data, target.function)):  # several are its shape
-            return _again(path, data, sha256, again)
+        if is_one and (lines := rebound.lines(tree, data, target.function)):  # several are its shape
+            return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
         found = binding.of(tree, target, values)
         if target.beside is None and not here and not _took_out(target, data):
             found = None  # it may be there under another name

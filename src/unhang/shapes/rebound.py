@@ -66,16 +66,22 @@ def again(tree: ast.Module, data: bytes, qualified: str) -> Again | None:
 
     ``data`` are the bytes of ``tree``.
     """
+    if bound := lines(tree, data, qualified):
+        return Again(REBOUND, bound)
+    path = qualified.split(".")
+    unknown = {line for line, reached in _reached(tree) if reached is None or reached in path}
+    unknown.update(_stars(tree.body, path), _of_class(tree.body, path), _in_blocks(tree.body, path))
+    return Again(UNKNOWN, tuple(sorted(unknown))) if unknown else None
+
+
+def lines(tree: ast.Module, data: bytes, qualified: str) -> tuple[int, ...]:
+    """Return the lines that bind the name again, as far as they say so. Arguments are those of ``again``."""
     path = qualified.split(".")
     bound = set(_after(tree.body, path))
     name = path[-1]
     if re.search(rf"\b(?:setattr|globals)\b|\bglobal\b.*\b{path[0]}\b|\.\s*{name}\b(?![ \t]*\()".encode(), data):
         bound.update(_from_anywhere(tree, qualified))  # a search is cheaper than the walk
-    if bound:
-        return Again(REBOUND, tuple(sorted(bound)))
-    lines = {line for line, reached in _reached(tree) if reached is None or reached in path}
-    lines.update(_stars(tree.body, path), _of_class(tree.body, path), _in_blocks(tree.body, path))
-    return Again(UNKNOWN, tuple(sorted(lines))) if lines else None
+    return tuple(sorted(bound))
 
 
 def may_bind(data: bytes, qualified: str) -> bool:
