@@ -152,6 +152,21 @@ def test_a_method_that_moved_to_a_base_class_is_not_called_absent(version: str, 
     assert version == "1.0" or "its class has it from Base, line " in stop.verdict.detail
 
 
+@pytest.mark.parametrize("how", ["from verl.base import Base", "from .base import Base", "from .base import Base as B"])
+def test_nor_is_one_whose_base_class_is_in_another_file_of_the_package(how: str, tmp_path: Path) -> None:
+    name = how.rpartition(" ")[2]
+    code, base = f"{how}\n\n\nclass Loop({name}):\n    x = 1\n", "from .far import Far\n\n\nclass Base(Far):\n    x = 1\n"
+    files = {"verl/one.py": code, "verl/two.py": TWO, "verl/base.py": base, "verl/far.py": ONE.replace("Loop", "Far")}
+    where = gates.lay_out(tmp_path, files)._replace(version="1.5")
+    (stop,) = (it for it in judge([where], [PAUSE], {}) if it.target.function == "Loop.stop")
+    assert (stop.verdict.verdict, stop.verdict.code) == ("drifted", "function-gone")
+    assert "its class has it from Far, line " in stop.verdict.detail
+    assert "of verl/far.py" in stop.verdict.detail
+    (tmp_path / "verl/far.py").write_text("class Far:\n    def stop(self): raise NotImplementedError\n")
+    (stop,) = (it for it in judge([where], [PAUSE], {}) if it.target.function == "Loop.stop")
+    assert stop.verdict.verdict == "not-affected"
+
+
 def test_nor_does_that_of_a_function_that_a_target_depends_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gates.install(monkeypatch, gates.shape_table(gates.AGREES))
     where = gates.lay_out(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,7 +68,41 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     if found.data is None or found.problem is not None:
         return found
     seen = observe_target(found.path, found.data, target, table)
+    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.binding):
+        seen = seen._replace(detail=_of_base(installation, target.file, target.function, found.data, read or contents))
     return seen._replace(real=found.real, link=found.link)
+
+
+def _of_base(installation: Installation, file: str, function: str, data: bytes, read: Read, depth: int = 3) -> str:
+    """Return which base class, in another file of the package, a class has a method from; empty if none has it."""
+    owner, _, name = function.rpartition(".")
+    if not owner or not re.search(rf"\bclass\s+{owner}\b".encode(), data):
+        return ""
+    from unhang.shapes import rebound  # it imports ast
+
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        for dotted in rebound.imported_bases(_tree(data), owner):
+            base = _file_of(dotted, file)
+            there = read(installation, base).data if _is_within(installation, base) else None
+            if there is None:
+                continue
+            method = f"{dotted.rpartition('.')[2]}.{name}"
+            if found := rebound.inherited(_tree(there), method):
+                return f"its class has it from {found} of {base}"
+            if depth and (found := _of_base(installation, base, method, there, read, depth - 1)):
+                return found
+    return ""
+
+
+def _file_of(dotted: str, file: str) -> str:
+    """Return the file that a name is imported from, which another file imports."""
+    above = len(dotted) - len(dotted.lstrip("."))
+    folder = file.split("/")[:-above] if above else []
+    return "/".join((*folder, *dotted.lstrip(".").split(".")[:-1])) + ".py"
+
+
+def _is_within(installation: Installation, file: str) -> bool:
+    return file.startswith("/".join(_parts(installation.upstream)) + "/")
 
 
 def contents(installation: Installation, file: str, real: Callable[[str], str] = os.path.realpath) -> Observation:
@@ -266,6 +302,11 @@ def _depth(upstream: str) -> int:
 def below_package(upstream: str, file: str) -> list[str]:
     """Return the parts of an upstream's file below its package's folder."""
     return file.split("/")[_depth(upstream) :]
+
+
+def _parts(upstream: str) -> list[str]:
+    found = packs.upstreams().get(upstream)
+    return found.parts if found else [upstream]
 
 
 def package_of(target: Target) -> list[str]:

@@ -21,21 +21,21 @@ from unhang.shapes import shape
 REBOUND, UNKNOWN = "rebound", "rebound-unknown"
 """Something else is bound to the name; or there is code of which nobody can tell."""
 
-DECORATORS = frozenset(
-    "abc.abstractmethod classmethod contextlib.contextmanager dataclasses.dataclass enum.unique functools.cache "
-    "functools.lru_cache functools.wraps property ray.remote staticmethod torch.compile torch.inference_mode "
-    "torch.jit.script torch.no_grad triton.jit typing.final typing.overload typing.override typing.runtime_checkable "
-    "typing_extensions.override".split()
+OF_CLASSES = frozenset("dataclasses.dataclass enum.unique ray.remote typing.final typing.runtime_checkable".split())
+DECORATORS = OF_CLASSES | frozenset(
+    "abc.abstractmethod classmethod contextlib.contextmanager functools.cache functools.lru_cache functools.wraps "
+    "property staticmethod torch.compile torch.inference_mode torch.jit.script torch.no_grad triton.jit "
+    "typing.overload typing.override typing_extensions.override".split()
 )
 HARMLESS = DECORATORS | frozenset(
     "abc.ABCMeta bool callable collections.OrderedDict collections.defaultdict collections.namedtuple "
     "dataclasses.field dict enum.EnumMeta enum.auto float frozenset getattr hasattr importlib.metadata.version "
     "importlib.util.find_spec inspect.signature int isinstance issubclass itertools.count len list "
     "logging.basicConfig logging.getLogger logging.getLogger().debug logging.getLogger().info "
-    "logging.getLogger().setLevel logging.getLogger().warning max min object operator.attrgetter os.environ.get "
+    "logging.getLogger().setLevel logging.getLogger().warning object operator.attrgetter os.environ.get "
     "os.getenv packaging.version.Version packaging.version.parse pathlib.Path "
     "pkg_resources.extern.packaging.version.Version pkg_resources.packaging.version.Version print range re.compile "
-    "repr set str super super().__init__ super().__new__ threading.Lock threading.RLock threading.local time.time "
+    "repr set str super super().__init__ super().__init_subclass__ super().__new__ threading.Lock threading.RLock threading.local time.time "
     "torch.cuda.is_available torch.device torch.tensor tuple type typing.NewType typing.ParamSpec typing.TypeVar "
     "unittest.mock.MagicMock warnings.filterwarnings warnings.simplefilter warnings.warn zip".split()
 )
@@ -97,23 +97,35 @@ def instead(tree: ast.Module, qualified: str) -> str:
     lines = sorted(set(_bindings(tree.body, qualified.split("."))))
     if lines:
         return f"binds its name on line {', '.join(map(str, lines))}: what runs by that name is elsewhere"
-    if (found := _inherited(tree, *qualified.rpartition(".")[::2])) is not None:
+    if found := inherited(tree, qualified):
         return f"its class has it from {found}"
     lines = sorted({line for line, reached in _reached(tree) if reached is None or reached in qualified.split(".")})
     return f"may bind its name on line {', '.join(map(str, lines))}" if lines else ""
 
 
-def _inherited(tree: ast.Module, owner: str, name: str) -> str | None:
-    """Return the base class, in the file, that a class has a method from, and the line."""
-    for node in shape.statements(tree.body):
-        if isinstance(node, ast.ClassDef) and node.name == owner:
-            for base in map(ast.unparse, node.bases):
-                found = [it for it in shape.find(tree, f"{base}.{name}") if not _is_abstract(it)]
-                if found:
-                    return f"{base}, line {found[0].lineno}"
-                if base != owner and (above := _inherited(tree, base, name)) is not None:
-                    return above
-    return None
+def inherited(tree: ast.Module, qualified: str) -> str:
+    """Return the base class, in the file, that a class has a method from, and the line; empty if there is none."""
+    owner, _, name = qualified.rpartition(".")
+    left = [owner]
+    for one in left:  # it grows
+        found = [it for it in shape.find(tree, f"{one}.{name}") if owner and not _is_abstract(it)]
+        if found:
+            return f"{one}, line {found[0].lineno}"
+        bases = [it.bases for it in shape.statements(tree.body) if isinstance(it, ast.ClassDef) and it.name == one]
+        left += [base for base in map(ast.unparse, sum(bases, [])) if base not in left]
+    return ""
+
+
+def imported_bases(tree: ast.Module, owner: str) -> list[str]:
+    """Return where a class of a file has its bases from other files: dotted, each with its class."""
+    scope, found, left = _names(tree.body), [], [owner]
+    for name in left:  # it grows
+        for bound in scope.get(name, ()):
+            if isinstance(bound, ast.ClassDef):
+                left += [base.id for base in bound.bases if isinstance(base, ast.Name) and base.id not in left]
+            elif isinstance(bound, str) and name != owner:
+                found.append(bound)
+    return found
 
 
 def _is_abstract(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -254,7 +266,7 @@ class _Import:
     def __init__(self, tree: ast.Module) -> None:
         self.found: set[tuple[int, str | None]] = set()
         self._ran: set[tuple[int, int]] = set()
-        self._scope: _Scope = _names(tree.body)
+        self._scope = _names(tree.body)
         self._block(tree.body, self._scope)
 
     def _block(self, body: Sequence[ast.stmt], scope: _Scope, depth: int = 1) -> None:
@@ -280,16 +292,24 @@ class _Import:
         for keyword in getattr(node, "keywords", ()):
             if keyword.arg in ("metaclass", None):
                 self._call(keyword.value, scope, keyword.value, HARMLESS, 1)
-        for one in _own(node):
+        own = list(_own(node))
+        if inner := [name.id for name in _inner(own)]:  # the variables of a comprehension hide other names
+            scope = ChainMap({name: [_STRANGE] for name in inner}, scope)  # type: ignore[dict-item, arg-type]
+        for one in own:
             if isinstance(one, ast.Call):
                 self._call(one.func, scope, one, HARMLESS, 1)
+                for given in (*one.args, *(it.value for it in one.keywords)):
+                    self._given(given, scope)
+            elif isinstance(one, ast.Global):  # of a function that runs
+                for name in one.names:
+                    self._scope.setdefault(name, []).append(_STRANGE)
             elif isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(one.ctx, ast.Load):
                 self._store(one, scope)
 
     def _decorator(self, node: ast.expr, scope: _Scope, of: ast.stmt) -> None:
         called, depth = (node.func, 2) if isinstance(node, ast.Call) else (node, 1)
         if isinstance(of, ast.ClassDef):  # one of the file's own may change it
-            if not all(isinstance(it, str) and _is_listed(it, DECORATORS) for it in self._origins(called, scope)):
+            if not all(isinstance(it, str) and _is_listed(it, OF_CLASSES) for it in self._origins(called, scope)):
                 self.found.add((node.lineno, of.name))
         self._call(called, scope, node, DECORATORS, depth)
 
@@ -302,6 +322,12 @@ class _Import:
                 self._instance(origin, scope)
             elif not isinstance(origin, str) or not _is_listed(origin, listed):
                 self.found.add((at.lineno, None))
+
+    def _given(self, node: ast.expr, scope: _Scope) -> None:
+        """Judge a function of the file that a call is given: it may call it."""
+        for origin in self._origins(node, scope) if isinstance(node, ast.Name) else ():
+            if isinstance(origin, _FUNCTIONS):
+                self._function(origin, scope, 1)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, depth: int) -> None:
         if (id(node), depth) in self._ran:
@@ -355,7 +381,7 @@ class _Import:
         if not isinstance(node, ast.Name) or node.id in seen:
             return [_STRANGE]
         if node.id not in scope:
-            return [node.id if hasattr(builtins, node.id) else _STRANGE]
+            return [node.id if hasattr(builtins, node.id) and "*" not in self._scope else _STRANGE]
         found: list[_Origin] = []
         for bound in scope[node.id]:
             if isinstance(bound, (str, ast.stmt)):
@@ -446,10 +472,7 @@ def _bound(node: ast.stmt) -> set[str]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return shape.names(node)
     own = list(_own(node))
-    inner = {
-        id(name) for one in own if isinstance(one, _COMPREHENSIONS) for part in one.generators
-        for name in ast.walk(part.target)
-    }  # fmt: skip
+    inner = set(map(id, _inner(own)))
     if isinstance(node, ast.AnnAssign) and node.value is None:
         inner.add(id(node.target))
     found = {
@@ -460,6 +483,13 @@ def _bound(node: ast.stmt) -> set[str]:
             if isinstance(value := getattr(one, field, None), str) and not isinstance(one, ast.alias):
                 found.add(value)
     return found
+
+
+def _inner(own: Sequence[ast.AST]) -> Iterator[ast.Name]:
+    """Yield the variables of the comprehensions among these nodes."""
+    for one in own:
+        for part in one.generators if isinstance(one, _COMPREHENSIONS) else ():
+            yield from (name for name in ast.walk(part.target) if isinstance(name, ast.Name))
 
 
 def _own(node: ast.stmt) -> Iterator[ast.AST]:
