@@ -72,7 +72,8 @@ def _left_out(item: pytest.Item, quick: bool) -> str:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Send what a worker of xdist left out to the process that reports."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left-out"] = dict(session.config.stash.get(_LEFT_OUT, Counter()))
+        left_out: Counter[str] = session.config.stash.get(_LEFT_OUT, Counter())
+        session.config.workeroutput["left-out"] = dict(left_out)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -64,6 +64,13 @@ def _place(error: BaseException) -> str:
     return place
 
 
+def is_near(word: str, known: Iterable[str]) -> bool:
+    """Return whether a word is one of the known names, but for a slip."""
+    import difflib  # here: it is slow to import
+
+    return bool(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.8))
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
     import difflib  # here: it is slow to import

@@ -674,8 +674,8 @@ def begun(
     rows = [row for row in record.read_text().splitlines(keepends=True) if not row.startswith(f"{file},")]
     record.write_text("".join([*rows, f"{file},sha256={digest},{len(before)}\n"]), encoding="utf-8")
     name = (named or file.encode()).decode("latin-1")
-    names = [f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab"]
-    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), *names)).encode("latin-1")
+    old, new = (f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab")
+    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), old, new)).encode("latin-1")
     (folder / "c.patch").write_bytes(diff)
     words = ("--pack", folder / "our-pack", "--upstream", "widgets==1.0", "--from-patch", folder / "c.patch")
     return site, cli.called_with_all("new", "my-fix", *words, "--target", site)
@@ -687,15 +687,11 @@ CODED = ENGINE.replace('"widgets"', '"{}"')
 @pytest.mark.parametrize(
     ("encoding", "old", "new"),
     [
-        ("latin-1", "caf\u00e9", "th\u00e9"),
-        ("cp1252", "\u20ac", "\u2026"),
-        ("koi8-r", "\u043c\u0438\u0440", "\u0434\u0430"),
-        ("shift_jis", "\u65e5\u672c", "\u8868"),
-        ("utf-8-sig", "\u00e9", "\u65e5"),
-        ("latin-1", "a\u0085b", "\u00a0"),
+        ("latin-1", "caf\u00e9", "th\u00e9"), ("cp1252", "\u20ac", "\u2026"), ("koi8-r", "\u043c", "\u0434\u0430"),
+        ("shift_jis", "\u65e5\u672c", "\u8868"), ("utf-8-sig", "\u00e9", "\u65e5"), ("latin-1", "a\u0085b", "\u00a0"),
         ("utf-8", "a\u2028b", "\x0c"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_rewritten_in_its_own_encoding(encoding: str, old: str, new: str, tmp_path: Path) -> None:
     cookie = f"# coding: {encoding.removesuffix('-sig')}\n"
     before, after = ((cookie + CODED.format(text)).encode(encoding) for text in (old, new))
@@ -723,8 +719,8 @@ LATIN = "# coding: latin-1\n"
 def test_an_encoding_that_cannot_be_kept_is_refused_with_a_cure(
     before: str, after: str, why: str, tmp_path: Path
 ) -> None:
-    texts = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
-    _, said = begun(tmp_path, *texts)
+    old, new = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
+    _, said = begun(tmp_path, old, new)
     assert (said.code, why in said.err, "begin the fix from a diff without it" in said.err) == (2, True, True), said
 
 

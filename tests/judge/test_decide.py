@@ -124,7 +124,7 @@ def test_the_state_of_a_known_shape_gives_the_verdict() -> None:
     past = Past("another sha256", "another shape")
     seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
     table = gates.shape_table({(RUN, ONE): Shape("affected", None, tuple(NAMES), "a note")})
-    before = "a note; patched before, and reinstalled or restored since"
+    before = "a note; patched before, and reverted, reinstalled or restored since"
     assert verdict_on(seen, table=table, past=past) == Verdict("needed", None, before, "unhang apply")
     for state in set(BY_STATE) - {"affected", "no-rewrite"}:
         table = gates.shape_table({(RUN, ONE): Shape(state, None, (), "a note")})

@@ -119,7 +119,10 @@ def _use_packs(words: Sequence[str]) -> UnhangError | None:
         return None
     try:
         packs.use(*named, os.environ)
+        if packs.others():
+            packs.upstreams()  # whose names the options take
     except UnhangError as error:
+        packs.use([], True, {})
         return error
     return None
 

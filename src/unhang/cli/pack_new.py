@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
 from unhang.deliver import releases
+from unhang.deliver.pack_wheel import PARTS, TYPES
 from unhang.deliver.releases import Release
 from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
@@ -110,7 +110,7 @@ def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, s
     """Copy the pack into ``stage``; return the files that it and the upstream begin with, by path, where missing."""
     made: dict[str, str] = {}
     if os.path.isfile(os.path.join(folder, "pack.json")):
-        shutil.copytree(folder, stage, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        _copy(folder, stage)
     else:
         if os.path.isdir(folder) and os.listdir(folder):
             hint = "name a new or empty folder, or one that has pack.json"
@@ -126,6 +126,21 @@ def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, s
         made[f"upstreams/{plain}.json"] = pack_texts.upstream(name, module)
         _write(stage, {f"upstreams/{plain}.json": made[f"upstreams/{plain}.json"]})
     return made
+
+
+def _copy(folder: str, stage: str) -> None:
+    """Copy what a pack is made of. Raises UnhangError as ``packs.load``, and ``bad-pack``."""
+    pack = packs.load(os.path.realpath(folder))
+    parts = ((above, names) for part in PARTS for above, _, names in os.walk(os.path.join(pack.folder, part)))
+    for above, names in ((pack.folder, ["pack.json"]), *parts):
+        for name in (it for it in names if it.endswith(TYPES)):
+            path = os.path.join(above, name)
+            with packs.Blamed(pack, path):
+                data = packs.read(path)
+            copy = os.path.join(stage, os.path.relpath(path, pack.folder))
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            with open(copy, "wb") as file:
+                file.write(data)
 
 
 def _distribution(requirement: str) -> str:
@@ -213,8 +228,9 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
     from unhang.judge.decide import exact
 
-    # whatever their values are, they must not be in the shapes
-    with parameters.stood_in(name for it in edits for name in it.parameters):
+    with parameters.stood_in(
+        name for it in edits for name in it.parameters
+    ):  # whatever their values are, they must not be in the shapes
         written = {target: exact(target) for target in catalog.fix(fix).targets}
         again = facts.tried(written, release.read)
     if found.misfits or [*written] != [*edits] or again != found:

@@ -23,7 +23,7 @@ from unhang.store import dist_info
 
 PARTS = ("patches", "codemods", "compat", "upstreams", "prove")
 """The folders of a pack that are in its wheel: not its tests."""
-_TYPES = (".json", ".md", ".py")
+TYPES = (".json", ".md", ".py")
 _LICENCES = ("LICENSE", "LICENCE", "NOTICE")
 _MODE = 0o100644 << 16
 
@@ -80,8 +80,8 @@ def _files(pack: Pack) -> Iterator[tuple[str, bytes]]:
         name = os.path.relpath(path, folder).replace(os.sep, "/")
         if os.path.islink(path):
             raise packs.bad(path, "it is a link")
-        if "/" in name and not name.endswith(_TYPES):
-            raise packs.bad(path, f"a pack has files of these kinds alone: {', '.join(_TYPES)}")
+        if "/" in name and not name.endswith(TYPES):
+            raise packs.bad(path, f"a pack has files of these kinds alone: {', '.join(TYPES)}")
         with packs.Blamed(pack, path):
             data = packs.read(path)
         yield name, data

@@ -157,9 +157,9 @@ def _pod(item: Mapping[str, Mapping[str, object]]) -> tuple[str, str, str]:
 
 def ray(address: str, python: str | None, named: str = "") -> list[Place]:
     """Return the nodes of a Ray cluster, which an interpreter that has Ray asks: this one, unless one is named."""
-    asks = (
-        sys.executable if python is None else python if os.path.basename(python) == python else os.path.abspath(python)
-    )
+    asks = python or sys.executable
+    if os.path.basename(asks) != asks:  # else a command on PATH
+        asks = os.path.abspath(asks)
     limit = str(APART_S + _LIMIT_S - 30)
     source = Path(on_ray.__file__).read_text(encoding="utf-8")
     # Ray puts the working directory on the path of its workers.

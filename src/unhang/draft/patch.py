@@ -62,10 +62,11 @@ def apply(
     """Apply a unified diff, or a mail patch, to a release.
 
     ``read`` returns where the release may have a file, with the text of each; of several, it is the only one with the
-    lines that the diff expects. All texts have what is not UTF-8 as surrogates, so a diff may have lines of any
-    encoding. ``is_inside`` returns whether one of these lines, of the file that the diff was made from, is in a
-    function: a hunk that does not fit is left to a person if none is. A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not
-    installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    lines that the diff expects. Bytes that are not UTF-8 are surrogates in all texts: lines of any encoding can be
+    compared. ``is_inside`` returns whether one of these lines, of the file that the diff was made from, is in a
+    function: a hunk that does not fit is left to a person if none is. A hunk may be some lines off. Raises UnhangError
+    ``no-unidiff`` if the library is not installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a
+    hunk's lines are not in the release.
     """
     files, left = [], []
     misfits: list[str] = []

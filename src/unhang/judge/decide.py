@@ -300,7 +300,7 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
             f"the rewrite uses {', '.join(missing)}, which this file does not define or import",
             Hint(f"restore the import in {target.file}, then run ", Command("check"), " again"),
         )
-    before = "" if past is None else "patched before, and reinstalled or restored since"
+    before = "" if past is None else "patched before, and reverted, reinstalled or restored since"
     return Verdict(NEEDED, detail=joined(known.note, before), hint=Hint(Command("apply")))
 
 

@@ -32,7 +32,7 @@ from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
 
-PastTable = Mapping[tuple[str, str, str], Past]
+PastTable = Mapping[tuple[str, str, str], Sequence[Past]]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
 
 _REWRITTEN = frozenset({NEEDED, APPLIED})
@@ -206,7 +206,9 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:
     try:
         seen = look(installation, target)
-        known = past.get((seen.place, target.fix, target.function)) if past else None
+        pasts = past.get((seen.place, target.fix, target.function), ()) if past else ()
+        # of several, as after a change of branch, that of what is there
+        known = max(pasts, key=lambda it: (it.patched == seen.sha256, it.after == seen.shape), default=None)
         found = Finding(installation, target, seen, verdict(installation, fix, target, known, seen, look))
         return found._replace(
             result=seen.shape if found.verdict.as_is else None,

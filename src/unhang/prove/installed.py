@@ -61,10 +61,10 @@ def interpreter(place: Environment, python: str | None, cwd: str, environ: Mappi
     """Return the interpreter to run proofs in: the environment's, else the one that ``python`` names.
 
     Raises UnhangError ``no-interpreter`` where the environment is a folder and ``python`` is None, and as
-    ``environment.choose``.
+    ``environment.choose`` and ``environment.program``.
     """
     if place.python is not None:
-        return place.python
+        return environment.program(place, "a proof runs in it")
     chosen = environment.choose(python, cwd, environ).python if python is not None else None
     if chosen is None:
         message = f"{place.found_by} names a folder, but a proof needs an interpreter to run in"

@@ -13,7 +13,7 @@ import ast
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from unhang import parameters, templates
+from unhang import parameters
 from unhang.shapes import outline, shape
 from unhang.shapes.catalog import Target
 
@@ -80,6 +80,8 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
 
 def _name_values(found: Sequence[ast.stmt], values: Mapping[str, str], names: Sequence[str]) -> None:
     """Put the names of parameters in the place of their values in the strings of these statements."""
+    from unhang import templates  # few fixes have parameters
+
     kinds = templates.kinds(found)
     for node in (it for root in found for it in ast.walk(root)):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, (str, bytes)):

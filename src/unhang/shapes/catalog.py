@@ -266,21 +266,21 @@ def with_words(words: Sequence[str]) -> list[Fix]:
     for fix in fixes().values():
         symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
         words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
-        parts = fix.id, fix.title, symptom, *_strings(words_of)
+        parts = fix.id, fix.title, symptom, *strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
         if all(word in text for word in lowered):
             found.append(fix)
     return found
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Return the strings in a value of JSON: what a signature says in words, functions and names of groups."""
+def strings(value: Any) -> Iterator[str]:
+    """Yield the strings in a value of JSON: what a signature says in words, functions and names of groups."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):
         items = [value[key] for key in value if key not in _CLAUSES] if isinstance(value, dict) else value
         for item in items:
-            yield from _strings(item)
+            yield from strings(item)
 
 
 @packs.remembered

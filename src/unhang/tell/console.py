@@ -137,10 +137,13 @@ def reverted(planned: Revert) -> None:
     """Print what ``revert`` did in one root, and what it refused."""
     for sentence in planned.notes:
         note(f"note: {sentence}")
-    for entry, why, hint in planned.refused:
-        say(f"error[edited]: {entry.path}: {why}", f"  hint: {hint}")
-    if planned.files or not planned.refused:
-        note(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
+    for refused in planned.refused:
+        error(refused)
+    if planned.asleep and {entry.path for entry in planned.remaining.files} <= {*planned.asleep}:
+        note(f"if you will not need what stays in {state.folder(planned.root)}, delete that folder")
+    written = [entry for entry, before, after in planned.files if before != after]
+    if written or not planned.refused:
+        note(f"reverted {count(len(written), 'file')} in {planned.root}")
 
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
@@ -181,6 +184,15 @@ def without_receipt(findings: Iterable[Finding], environment: Environment) -> No
         for path in paths:
             say(f"patched, and no receipt has its original bytes: {path}")
         say(f"  hint: {advice}")
+
+
+def unlisted(roots: Iterable[str]) -> None:
+    """Name the original bytes that no receipt names: a person may know them."""
+    from unhang.store import pristine  # `check` needs none of what that imports
+
+    for folder in map(state.folder, roots):
+        for path in pristine.unlisted(folder):
+            say(f"no receipt says which file this is the original of: {path}")
 
 
 def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
