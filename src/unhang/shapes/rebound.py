@@ -27,6 +27,10 @@ DECORATORS = OF_CLASSES | frozenset(
     "property staticmethod torch.compile torch.inference_mode torch.jit.script torch.no_grad triton.jit "
     "typing.overload typing.override typing_extensions.override".split()
 )
+BASES = frozenset(
+    "abc.ABC enum.Enum enum.Flag enum.IntEnum enum.IntFlag pickle.Unpickler torch.autograd.Function "
+    "torch.distributed.ProcessGroup torch.nn.Module typing.Generic typing.NamedTuple typing.Protocol typing.TypedDict".split()
+)
 HARMLESS = DECORATORS | frozenset(
     "abc.ABCMeta bool callable collections.OrderedDict collections.defaultdict collections.namedtuple "
     "dataclasses.field dict enum.EnumMeta enum.auto float frozenset getattr hasattr importlib.metadata.version "
@@ -292,6 +296,8 @@ class _Import:
         for keyword in getattr(node, "keywords", ()):
             if keyword.arg in ("metaclass", None):
                 self._call(keyword.value, scope, keyword.value, HARMLESS, 1)
+        for base in getattr(node, "bases", ()):
+            self._base(base, scope)
         own = list(_own(node))
         if inner := [name.id for name in _inner(own)]:  # the variables of a comprehension hide other names
             scope = ChainMap({name: [_STRANGE] for name in inner}, scope)  # type: ignore[dict-item, arg-type]
@@ -322,6 +328,14 @@ class _Import:
                 self._instance(origin, scope)
             elif not isinstance(origin, str) or not _is_listed(origin, listed):
                 self.found.add((at.lineno, None))
+
+    def _base(self, node: ast.expr, scope: _Scope) -> None:
+        """Note a base class that is made somewhere else, and not known to be harmless: it may see each subclass."""
+        tops, _ = _of_upstreams()
+        for origin in self._origins(node.value if isinstance(node, ast.Subscript) else node, scope):
+            made = origin.partition("()")[0] if isinstance(origin, str) else "object"
+            if not made.startswith(tops) and not _is_listed(made, HARMLESS | BASES):
+                self.found.add((node.lineno, None))
 
     def _given(self, node: ast.expr, scope: _Scope) -> None:
         """Judge a function of the file that a call is given: it may call it."""
