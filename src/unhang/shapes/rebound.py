@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import sys
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ DECORATORS = OF_CLASSES | frozenset(
     "property staticmethod torch.compile torch.inference_mode torch.jit.script torch.no_grad triton.jit "
     "typing.overload typing.override typing_extensions.override".split()
 )
+MODULES = frozenset("numpy omegaconf torch transformer_engine".split())
 BASES = frozenset(
     "abc.ABC enum.Enum enum.Flag enum.IntEnum enum.IntFlag pickle.Unpickler torch.autograd.Function "
     "torch.distributed.ProcessGroup torch.nn.Module typing.Generic typing.NamedTuple typing.Protocol typing.TypedDict".split()
@@ -220,7 +222,7 @@ def _is_owner(node: ast.expr, owner: str) -> bool:
     return ast.unparse(node) == (owner or "sys.modules[__name__]")
 
 
-def _is(node: ast.expr, name: str) -> bool:
+def _is(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Constant) and node.value == name
 
 
@@ -239,9 +241,18 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
         if isinstance(node, ast.ClassDef) and _defines(node, path):
             yield from (it.value.lineno for it in node.keywords)
             for one in shape.statements(node.body):
-                if isinstance(one, _FUNCTIONS) and one.name == "__getattribute__":
+                if _bound(one) & {"__getattribute__", "__new__"}:
                     yield one.lineno
+            if len(path) == 2:
+                yield from _by_text(node, path[1])
             yield from _of_class(node.body, path[1:])
+
+
+def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
+    """Yield the lines of a class that name its method in a text, as ``setattr`` takes it, or change what an object is."""
+    for node in ast.walk(owner):
+        if _is(node, name) or (isinstance(node, ast.Attribute) and _DUNDER.fullmatch(node.attr) and not isinstance(node.ctx, ast.Load)):
+            yield node.lineno
 
 
 def _in_blocks(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
@@ -306,17 +317,21 @@ class _Import:
                 self._call(one.func, scope, one, HARMLESS, 1)
                 for given in (*one.args, *(it.value for it in one.keywords)):
                     self._given(given, scope)
+            elif isinstance(one, ast.Name) and one.id == "__builtins__":
+                self.found.add((one.lineno, None))
             elif isinstance(one, ast.Global):  # of a function that runs
                 for name in one.names:
                     self._scope.setdefault(name, []).append(_STRANGE)
             elif isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(one.ctx, ast.Load):
                 self._store(one, scope)
+            if any(self._is_foreign(it, scope) for it in _operands(one)):
+                self.found.add((node.lineno, None))
 
     def _decorator(self, node: ast.expr, scope: _Scope, of: ast.stmt) -> None:
         called, depth = (node.func, 2) if isinstance(node, ast.Call) else (node, 1)
-        if isinstance(of, ast.ClassDef):  # one of the file's own may change it
-            if not all(isinstance(it, str) and _is_listed(it, OF_CLASSES) for it in self._origins(called, scope)):
-                self.found.add((node.lineno, of.name))
+        known = OF_CLASSES if isinstance(of, ast.ClassDef) else DECORATORS
+        if not all(isinstance(it, str) and _is_listed(it, known) for it in self._origins(called, scope)):
+            self.found.add((node.lineno, of.name))  # type: ignore[attr-defined]  # one of the file's own may change it
         self._call(called, scope, node, DECORATORS, depth)
 
     def _call(self, called: ast.expr, scope: _Scope, at: ast.expr, listed: frozenset[str], depth: int) -> None:
@@ -338,10 +353,19 @@ class _Import:
                 self.found.add((node.lineno, None))
 
     def _given(self, node: ast.expr, scope: _Scope) -> None:
-        """Judge a function of the file that a call is given: it may call it."""
-        for origin in self._origins(node, scope) if isinstance(node, ast.Name) else ():
-            if isinstance(origin, _FUNCTIONS):
-                self._function(origin, scope, 1)
+        """Judge the functions of the file that a call is given: it may call them."""
+        for one in ast.walk(node):
+            for origin in self._origins(one, scope) if isinstance(one, ast.Name) else ():
+                if isinstance(origin, _FUNCTIONS):
+                    self._function(origin, scope, 1)
+
+    def _is_foreign(self, node: ast.AST, scope: _Scope) -> bool:
+        """Return whether an expression is an object of a module that upstreams' releases do not operate on."""
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return False
+        known = (_STRANGE, *_of_upstreams()[0], *(f"{it}." for it in (*sys.stdlib_module_names, *MODULES)))
+        dotted = [it for it in self._origins(node, scope) if isinstance(it, str) and "." in it]
+        return not all(it.startswith(known) for it in dotted)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope, depth: int) -> None:
         if (id(node), depth) in self._ran:
@@ -367,9 +391,10 @@ class _Import:
         if isinstance(node, ast.Attribute):
             owners = scope.get(node.value.id, [_STRANGE]) if isinstance(node.value, ast.Name) else [_STRANGE]
             if not _DUNDER.fullmatch(node.attr):
-                if all(isinstance(it, ast.ClassDef) for it in owners):  # `again` looks for the function's own class
+                if all(isinstance(it, (ast.ClassDef, *_FUNCTIONS)) for it in owners):  # `again` looks for its own class
                     return
-                reached = node.attr
+                if not any(isinstance(it, str) and it != _STRANGE for it in self._origins(node.value, scope)):
+                    reached = node.attr
         elif all(isinstance(it, _DISPLAYS) or _is_made(self._origins_of(it, scope)) for it in self._values(node, scope)):
             return
         self.found.add((node.lineno, reached))
@@ -396,13 +421,27 @@ class _Import:
             return [_STRANGE]
         if node.id not in scope:
             return [node.id if hasattr(builtins, node.id) and "*" not in self._scope else _STRANGE]
-        found: list[_Origin] = []
+        found: list[_Origin] = [_STRANGE for it in self._scope.get("*", ()) if not str(it).startswith(_of_upstreams()[0])]
         for bound in scope[node.id]:
             if isinstance(bound, (str, ast.stmt)):
                 found.append(bound)
             elif isinstance(bound, ast.expr) and not _is_constant(bound):
                 found += self._origins(bound, scope, seen | {node.id})
         return found
+
+
+def _operands(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the operands of what may run code of their classes: all but names, attributes and literals."""
+    if isinstance(node, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Starred, ast.FormattedValue, ast.Match)):
+        yield from ast.iter_child_nodes(node)
+    elif isinstance(node, (ast.For, ast.comprehension)):
+        yield node.iter
+    elif isinstance(node, ast.Subscript):
+        yield node.value
+    elif isinstance(node, ast.AugAssign):
+        yield from (node.target, node.value)
+    elif isinstance(node, ast.Call):
+        yield from (*node.args, *(it.value for it in node.keywords))
 
 
 def _of_definition(attribute: str) -> str:
