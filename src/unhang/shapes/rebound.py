@@ -12,7 +12,7 @@ import builtins
 import re
 import sys
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -29,10 +29,13 @@ DECORATORS = OF_CLASSES | frozenset(
     "typing.overload typing.override typing_extensions.override".split()
 )
 MODULES = frozenset("numpy omegaconf torch transformer_engine".split())
+"""Beside the standard library's and upstreams' own, the modules whose objects a file may operate on."""
 BASES = frozenset(
     "abc.ABC enum.Enum enum.Flag enum.IntEnum enum.IntFlag pickle.Unpickler torch.autograd.Function "
-    "torch.distributed.ProcessGroup torch.nn.Module typing.Generic typing.NamedTuple typing.Protocol typing.TypedDict".split()
+    "torch.distributed.ProcessGroup torch.nn.Module typing.Generic typing.NamedTuple typing.Protocol "
+    "typing.TypedDict".split()
 )
+"""What a file's classes may have as bases, beside classes of upstreams' own and ``HARMLESS``."""
 HARMLESS = DECORATORS | frozenset(
     "abc.ABCMeta bool callable collections.OrderedDict collections.defaultdict collections.namedtuple "
     "dataclasses.field dict enum.EnumMeta enum.auto float frozenset getattr hasattr importlib.metadata.version "
@@ -41,7 +44,8 @@ HARMLESS = DECORATORS | frozenset(
     "logging.getLogger().setLevel logging.getLogger().warning object operator.attrgetter os.environ.get "
     "os.getenv packaging.version.Version packaging.version.parse pathlib.Path "
     "pkg_resources.extern.packaging.version.Version pkg_resources.packaging.version.Version print range re.compile "
-    "repr set str super super().__init__ super().__init_subclass__ super().__new__ threading.Lock threading.RLock threading.local time.time "
+    "repr set str super super().__init__ super().__init_subclass__ super().__new__ threading.Lock threading.RLock "
+    "threading.local time.time "
     "torch.cuda.is_available torch.device torch.tensor tuple type typing.NewType typing.ParamSpec typing.TypeVar "
     "unittest.mock.MagicMock warnings.filterwarnings warnings.simplefilter warnings.warn zip".split()
 )
@@ -57,6 +61,7 @@ _STRANGE = "?"
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp)
+_MADE = {"collections.OrderedDict()", "collections.defaultdict()", "dict()"}
 
 
 class Again(NamedTuple):
@@ -117,8 +122,9 @@ def inherited(tree: ast.Module, qualified: str) -> str:
         found = [it for it in shape.find(tree, f"{one}.{name}") if owner and not _is_abstract(it)]
         if found:
             return f"{one}, line {found[0].lineno}"
-        bases = [it.bases for it in shape.statements(tree.body) if isinstance(it, ast.ClassDef) and it.name == one]
-        left += [base for base in map(ast.unparse, sum(bases, [])) if base not in left]
+        classes = [it for it in shape.statements(tree.body) if isinstance(it, ast.ClassDef) and it.name == one]
+        bases = (ast.unparse(base) for it in classes for base in it.bases)
+        left += [base for base in bases if base not in left]
     return ""
 
 
@@ -200,10 +206,10 @@ def _from_anywhere(tree: ast.Module, qualified: str) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Global) and outer in node.names:
             yield node.lineno
-        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        elif isinstance(node, ast.Attribute) and _is_stored(node):
             if node.attr == name and (_is_owner(node.value, owner) or id(node) in own):
                 yield node.lineno
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Subscript) and _is_stored(node):
             if _is(node.slice, outer) and ast.unparse(node.value) == "globals()":
                 yield node.lineno
         elif isinstance(node, ast.Call) and len(node.args) > 2 and ast.unparse(node.func) == "setattr":
@@ -220,6 +226,10 @@ def _class_of(node: ast.stmt, owner: str) -> Iterator[ast.AST]:
 def _is_owner(node: ast.expr, owner: str) -> bool:
     """Return whether an expression is the class of a method, or the module of a function."""
     return ast.unparse(node) == (owner or "sys.modules[__name__]")
+
+
+def _is_stored(node: ast.Attribute | ast.Name | ast.Subscript) -> bool:
+    return not isinstance(node.ctx, ast.Load)
 
 
 def _is(node: ast.AST, name: str) -> bool:
@@ -249,9 +259,9 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 
 
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
-    """Yield the lines of a class that name its method in a text, as ``setattr`` takes it, or change what an object is."""
+    """Yield the lines of a class that have its method's name as a text, for ``setattr``, or store to `__class__`."""
     for node in ast.walk(owner):
-        if _is(node, name) or (isinstance(node, ast.Attribute) and _DUNDER.fullmatch(node.attr) and not isinstance(node.ctx, ast.Load)):
+        if _is(node, name) or (isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)):
             yield node.lineno
 
 
@@ -322,7 +332,7 @@ class _Import:
             elif isinstance(one, ast.Global):  # of a function that runs
                 for name in one.names:
                     self._scope.setdefault(name, []).append(_STRANGE)
-            elif isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(one.ctx, ast.Load):
+            elif isinstance(one, (ast.Attribute, ast.Subscript)) and _is_stored(one):
                 self._store(one, scope)
             if any(self._is_foreign(it, scope) for it in _operands(one)):
                 self.found.add((node.lineno, None))
@@ -395,37 +405,38 @@ class _Import:
                     return
                 if not any(isinstance(it, str) and it != _STRANGE for it in self._origins(node.value, scope)):
                     reached = node.attr
-        elif all(isinstance(it, _DISPLAYS) or _is_made(self._origins_of(it, scope)) for it in self._values(node, scope)):
+        elif self._is_own_container(node.value, scope):
             return
         self.found.add((node.lineno, reached))
 
-    def _values(self, node: ast.Subscript, scope: _Scope) -> Sequence[ast.AST | str]:
-        if isinstance(node.value, ast.Name):
-            return scope.get(node.value.id, [_STRANGE])
-        origins = self._origins(node.value, scope)
-        return [] if origins == ["os.environ"] else [_STRANGE]
-
-    def _origins_of(self, bound: ast.AST | str, scope: _Scope) -> list[_Origin]:
-        return self._origins(bound, scope) if isinstance(bound, ast.expr) else [_STRANGE]
+    def _is_own_container(self, node: ast.expr, scope: _Scope) -> bool:
+        """Return whether this is a dictionary or list that the file has made, or the environment's variables."""
+        if not isinstance(node, ast.Name):
+            return self._origins(node, scope) == ["os.environ"]
+        return all(
+            isinstance(it, _DISPLAYS) or (isinstance(it, ast.expr) and set(self._origins(it, scope)) <= _MADE)
+            for it in scope.get(node.id, [_STRANGE])
+        )
 
     def _origins(self, node: ast.expr, scope: _Scope, seen: frozenset[str] = frozenset()) -> list[_Origin]:
         """Return where what an expression gives may come from; ``?`` where nobody can tell."""
         if isinstance(node, ast.Call):
             return [f"{it}()" if isinstance(it, str) else _STRANGE for it in self._origins(node.func, scope, seen)]
         if isinstance(node, ast.Attribute):
+            own = "property" if node.attr in ("setter", "getter", "deleter") else _STRANGE
             return [
-                f"{it}.{node.attr}" if isinstance(it, str) else _of_definition(node.attr)
-                for it in self._origins(node.value, scope, seen)
+                f"{it}.{node.attr}" if isinstance(it, str) else own for it in self._origins(node.value, scope, seen)
             ]
         if not isinstance(node, ast.Name) or node.id in seen:
             return [_STRANGE]
         if node.id not in scope:
             return [node.id if hasattr(builtins, node.id) and "*" not in self._scope else _STRANGE]
-        found: list[_Origin] = [_STRANGE for it in self._scope.get("*", ()) if not str(it).startswith(_of_upstreams()[0])]
+        stars = (it for it in self._scope.get("*", ()) if not str(it).startswith(_of_upstreams()[0]))
+        found: list[_Origin] = [_STRANGE for _ in stars]
         for bound in scope[node.id]:
             if isinstance(bound, (str, ast.stmt)):
                 found.append(bound)
-            elif isinstance(bound, ast.expr) and not _is_constant(bound):
+            elif isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):  # a call of one fails
                 found += self._origins(bound, scope, seen | {node.id})
         return found
 
@@ -442,18 +453,6 @@ def _operands(node: ast.AST) -> Iterator[ast.AST]:
         yield from (node.target, node.value)
     elif isinstance(node, ast.Call):
         yield from (*node.args, *(it.value for it in node.keywords))
-
-
-def _of_definition(attribute: str) -> str:
-    return "property" if attribute in ("setter", "getter", "deleter") else _STRANGE
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)  # calling it fails
-
-
-def _is_made(origins: Iterable[_Origin]) -> bool:
-    return set(origins) <= {"collections.defaultdict()", "dict()", "collections.OrderedDict()"}
 
 
 def _is_listed(dotted: str, listed: frozenset[str]) -> bool:
@@ -528,9 +527,7 @@ def _bound(node: ast.stmt) -> set[str]:
     inner = set(map(id, _inner(own)))
     if isinstance(node, ast.AnnAssign) and node.value is None:
         inner.add(id(node.target))
-    found = {
-        one.id for one in own if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load) and id(one) not in inner
-    }
+    found = {one.id for one in own if isinstance(one, ast.Name) and _is_stored(one) and id(one) not in inner}
     for one in own:
         for field in ("name", "rest"):  # of a definition, `except ... as`, and patterns
             if isinstance(value := getattr(one, field, None), str) and not isinstance(one, ast.alias):
