@@ -403,8 +403,10 @@ class _Import:
             if not _DUNDER.fullmatch(node.attr):
                 if all(isinstance(it, (ast.ClassDef, *_FUNCTIONS)) for it in owners):  # `again` looks for its own class
                     return
-                if not any(isinstance(it, str) and it != _STRANGE for it in self._origins(node.value, scope)):
-                    reached = node.attr
+                origins = {str(it) for it in self._origins(node, scope)} - {_STRANGE, f"{_STRANGE}.{node.attr}"}
+                if origins and origins <= _of_upstreams()[1]:
+                    return
+                reached = None if origins else node.attr
         elif self._is_own_container(node.value, scope):
             return
         self.found.add((node.lineno, reached))
