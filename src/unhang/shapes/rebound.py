@@ -29,13 +29,7 @@ DECORATORS = OF_CLASSES | frozenset(
     "typing.overload typing.override typing_extensions.override".split()
 )
 MODULES = frozenset("numpy omegaconf torch transformer_engine".split())
-"""Beside the standard library's and upstreams' own, the modules whose objects a file may operate on."""
-BASES = frozenset(
-    "abc.ABC enum.Enum enum.Flag enum.IntEnum enum.IntFlag pickle.Unpickler torch.autograd.Function "
-    "torch.distributed.ProcessGroup torch.nn.Module typing.Generic typing.NamedTuple typing.Protocol "
-    "typing.TypedDict".split()
-)
-"""What a file's classes may have as bases, beside classes of upstreams' own and ``HARMLESS``."""
+"""Beside the standard library's and upstreams' own, the modules whose objects a file may operate on or derive from."""
 HARMLESS = DECORATORS | frozenset(
     "abc.ABCMeta bool callable collections.OrderedDict collections.defaultdict collections.namedtuple "
     "dataclasses.field dict enum.EnumMeta enum.auto float frozenset getattr hasattr importlib.metadata.version "
@@ -355,12 +349,11 @@ class _Import:
                 self.found.add((at.lineno, None))
 
     def _base(self, node: ast.expr, scope: _Scope) -> None:
-        """Note a base class that is made somewhere else, and not known to be harmless: it may see each subclass."""
-        tops, _ = _of_upstreams()
-        for origin in self._origins(node.value if isinstance(node, ast.Subscript) else node, scope):
-            made = origin.partition("()")[0] if isinstance(origin, str) else "object"
-            if not made.startswith(tops) and not _is_listed(made, HARMLESS | BASES):
-                self.found.add((node.lineno, None))
+        """Note a base class of other modules than a file may operate on: it may see each subclass."""
+        named = node.value if isinstance(node, ast.Subscript) else node
+        is_strange = any(isinstance(it, str) and it.startswith(_STRANGE) for it in self._origins(named, scope))
+        if is_strange or self._is_foreign(named, scope):
+            self.found.add((node.lineno, None))
 
     def _given(self, node: ast.expr, scope: _Scope) -> None:
         """Judge the functions of the file that a call is given: it may call them."""
