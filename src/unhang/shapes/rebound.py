@@ -286,6 +286,8 @@ class _Import:
         self.found: set[tuple[int, str | None]] = set()
         self._ran: set[tuple[int, int]] = set()
         self._scope = _names(tree.body)
+        stars = (it.lineno for it in tree.body if isinstance(it, ast.ImportFrom) and _is_foreign_star(it))
+        self._strange_after = min(stars, default=sys.maxsize)
         self._block(tree.body, self._scope)
 
     def _block(self, body: Sequence[ast.stmt], scope: _Scope, depth: int = 1) -> None:
@@ -426,14 +428,17 @@ class _Import:
             return [_STRANGE]
         if node.id not in scope:
             return [node.id if hasattr(builtins, node.id) and "*" not in self._scope else _STRANGE]
-        stars = (it for it in self._scope.get("*", ()) if not str(it).startswith(_of_upstreams()[0]))
-        found: list[_Origin] = [_STRANGE for _ in stars]
+        found: list[_Origin] = [_STRANGE] if node.lineno > self._strange_after else []
         for bound in scope[node.id]:
             if isinstance(bound, (str, ast.stmt)):
                 found.append(bound)
             elif isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):  # a call of one fails
                 found += self._origins(bound, scope, seen | {node.id})
         return found
+
+
+def _is_foreign_star(node: ast.ImportFrom) -> bool:
+    return node.names[0].name == "*" and not f"{'.' * node.level}{node.module}".startswith(_of_upstreams()[0])
 
 
 def _operands(node: ast.AST) -> Iterator[ast.AST]:
