@@ -375,6 +375,14 @@ def _problem(seen: Observation, problem: str, installation: Installation) -> tup
     detail, hint = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
+        "rebound": (
+            f"the file binds the function's name again, {seen.detail}: something else may run in its place",
+            "take that out, or reinstall the package",
+        ),
+        "rebound-unknown": (
+            f"the file runs code that may bind the function's name again, {seen.detail}: nobody can tell what runs",
+            "take that code out, or reinstall the package",
+        ),
         "not-a-file": (f"the file is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
         "only-bytecode": (f"an import runs {seen.detail}", "delete it, or install a copy of the package with sources"),
@@ -403,12 +411,12 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
         return gone(target, f"{what}, but release {release.version} has it")
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if seen.detail and (outside is None or outside.code == _OLDER):
-        return gone(target, f"{what}, but {seen.detail}: what runs by that name is elsewhere")
+        return gone(target, f"{what}, but {seen.detail}")
     if outside is None or outside.code == _OLDER:
         return Verdict(NOT_AFFECTED, detail=what)
-    if releases[outside.nearest].shapes.get(place) is None:
+    if releases[outside.nearest].shapes.get(place) is None and not seen.detail:
         return Verdict(NOT_AFFECTED, detail=f"{what}, as in release {outside.nearest}")
-    return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
+    return Verdict(UNLISTED, outside.code, joined(what, seen.detail, outside.reason), outside.hint)
 
 
 def gone(target: Target, why: str) -> Verdict:

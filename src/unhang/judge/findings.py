@@ -115,12 +115,7 @@ class Finding(NamedTuple):
         notes = self.elsewhere
         if self.stale and self.source is None:
             notes = (f"{self.runs_instead}; delete it", *notes)
-        if self.verdict.verdict == NOT_AFFECTED:
-            return notes
-        other, beside = self.target.depends_on, self.depends
-        if other and beside and beside.rebound:
-            notes = (_again(f"{other.function} in {other.file}", beside.rebound), *notes)
-        return (_again(self.target.function, self.seen.rebound), *notes) if self.seen.rebound else notes
+        return notes
 
     @property
     def runs_instead(self) -> str:
@@ -132,11 +127,6 @@ class Finding(NamedTuple):
     def rewritten(self) -> bool:
         """Whether the function is our rewrite."""
         return self.known is not None and self.known.state == OURS
-
-
-def _again(function: str, rebound: Sequence[int]) -> str:
-    lines = f"line{'s' if len(rebound) > 1 else ''} {', '.join(map(str, rebound))}"
-    return f"{function} is assigned again on {lines}: this function may run only if the new one calls it"
 
 
 def judge(
