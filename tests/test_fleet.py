@@ -78,6 +78,7 @@ def nodes(tmp_path: Path) -> Nodes:
     return Nodes(tmp_path, prefixes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_are(nodes: Nodes, patched: int) -> None:
     nodes.patch(patched)

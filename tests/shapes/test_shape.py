@@ -151,6 +151,7 @@ def ours(folder: Path, files: dict[str, list[str]]) -> dict[str, list[object]]:
     return digests(sys.executable, folder, files)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", MINORS)
 def test_shapes_and_outlines_are_equal_on_every_python(
     minor: int, folder: Path, files: dict[str, list[str]], ours: dict[str, list[object]]
