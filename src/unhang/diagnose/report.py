@@ -338,7 +338,7 @@ def _next(found: Diagnosis) -> Iterable[str]:
 
 
 def _place(place: Place, job: Job) -> dict[str, Any]:
-    names = [job.names[number] for number in place.ranks if number in job.names]
+    names = [job.names[number] for number in sorted(place.ranks, reverse=True) if number in job.names]
     ranks = [number for number in place.ranks if number not in job.names]
     return {"ranks": ranks, "processes": names, "doing": place.doing, "evidence": list(place.evidence)}
 
