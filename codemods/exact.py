@@ -59,9 +59,13 @@ class Exact:
         """The global names that the new text uses, and its file must bind."""
 
     def filled(self, values: Mapping[str, str]) -> Exact:
-        """Return the same edits with the values of parameters in their new text."""
-        swaps = (it._replace(new=parameters.filled(it.new, values)) for it in self.swaps)
-        return Exact(*swaps, uses=tuple(self.uses))
+        """Return the same edits with the values of parameters in their new text. Raises ``parameters.Refused``."""
+
+        def swap(it: Swap) -> Swap:
+            parse = (lambda text: ast.Module([_definition(text)], [])) if it.how == HEADER else None
+            return it._replace(new=parameters.filled(it.new, values, parse))
+
+        return Exact(*map(swap, self.swaps), uses=tuple(self.uses))
 
     @property
     def imports(self) -> bool:

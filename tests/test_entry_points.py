@@ -12,6 +12,7 @@ import pytest
 from support import cli, packed
 from unhang import entry_points
 from unhang.entry_points import folders, modules
+from unhang.find import editable
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def kept(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "cache").rglob("packs-*.json"))
+    return list((tmp_path / "cache").rglob("packs/*.json"))
 
 
 def test_which_modules_an_entry_points_file_names() -> None:
@@ -54,14 +55,14 @@ def test_it_is_read_once_and_again_when_the_folder_changes(
     where = environ(tmp_path)
     assert folders(where) == [str(site / "acme_pack")]
     (file,) = kept(tmp_path)
-    monkeypatch.setattr(entry_points, "_in_site", lambda site: iter(["/read again"]))
+    monkeypatch.setattr(entry_points, "_in_site", lambda site: iter(["again"]))
     assert folders(where) == [str(site / "acme_pack")]
     (site / "new").mkdir()
-    assert folders(where) == ["/read again"]
-    assert json.loads(file.read_text())["packs"] == [str(site / "acme_pack")], "it may still be changing"
+    assert folders(where) == [str(site / "again")]
+    assert json.loads(file.read_text())["packs"] == [[str(site), "acme_pack"]], "it may still be changing"
     settled(site)
-    assert folders(where) == ["/read again"]
-    assert json.loads(file.read_text())["packs"] == ["/read again"]
+    assert folders(where) == [str(site / "again")]
+    assert json.loads(file.read_text())["packs"] == [[str(site), "again"]]
 
 
 def test_a_pack_whose_folder_is_gone_is_not_forgotten(site: Path, tmp_path: Path) -> None:
@@ -109,6 +110,76 @@ def test_only_this_environment_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.parametrize("mode", ["a path", "a finder"])
+def test_an_editable_pack_is_found_where_its_own_environment_has_it(
+    mode: str, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither PYTHONPATH nor the working directory can put another in its place, also not for a later run."""
+    real, forged = tmp_path / "checkout", tmp_path / "forged"
+    real.mkdir()
+    shutil.move(site / "acme_pack", real / "acme_pack")
+    (real / "acme_pack/__init__.py").touch()
+    shutil.copytree(real, forged)
+    monkeypatch.setattr(sys, "path", [str(forged), *sys.path])
+    monkeypatch.chdir(forged)
+    if mode == "a path":
+        (site / "acme.pth").write_text(f"# where it is\nimport nothing\n{real}\n")
+    else:
+        finder = editable.Finder({"acme_pack": str(real / "acme_pack")}, {}, "", None)
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    settled(site)
+    for _ in range(2):
+        assert folders(environ(tmp_path)) == [str(real / "acme_pack")]
+    (file,) = kept(tmp_path)
+    assert str(tmp_path / "forged") not in file.read_text()
+
+
+@pytest.mark.parametrize("home", ["", "here", None])
+def test_nothing_is_kept_or_believed_without_an_absolute_cache(
+    home: str | None, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders(environ(tmp_path))
+    (file,) = kept(tmp_path)
+    forged = file.read_text().replace("acme_pack", "forged")
+    monkeypatch.chdir(tmp_path)
+    for folder in (".cache", "here/.cache"):
+        (tmp_path / folder / "unhang/packs").mkdir(parents=True, mode=0o700)
+        (tmp_path / folder / "unhang/packs" / file.name).write_text(forged)
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError))
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert folders({}) == folders({"XDG_CACHE_HOME": "here/.cache"}) == [str(site / "acme_pack")]
+
+
+@pytest.mark.parametrize("whose", ["open", "another's", "a link"])
+def test_a_cache_of_which_others_may_change_the_folder_is_none(whose: str, site: Path, tmp_path: Path) -> None:
+    folders(environ(tmp_path))
+    (file,) = kept(tmp_path)
+    file.write_text(file.read_text().replace("acme_pack", "forged"))
+    if whose == "open":
+        file.parent.chmod(0o750)
+    elif whose == "a link":
+        file.parent.rename(tmp_path / "elsewhere")
+        file.parent.symlink_to(tmp_path / "elsewhere")
+    elif os.geteuid():
+        pytest.skip("only root can give a folder away")
+    else:
+        os.chown(file.parent, 1001, 1001)
+    before = file.read_bytes()
+    assert folders(environ(tmp_path)) == [str(site / "acme_pack")]
+    assert file.read_bytes() == before, "nothing is kept there"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_root_makes_no_cache_in_the_home_of_another(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    os.chown(tmp_path / "cache", 1001, 1001)
+    assert folders(environ(tmp_path)) == [str(site / "acme_pack")]
+    assert not any((tmp_path / "cache").iterdir())
+
+
 def test_check_looks_no_packs_up_in_the_folders_again(tmp_path: Path) -> None:
     """It opens what was kept, and no entry_points.txt."""
     code = (
@@ -128,4 +199,4 @@ def test_check_looks_no_packs_up_in_the_folders_again(tmp_path: Path) -> None:
 
 
 def kept_in(home: Path) -> list[Path]:
-    return list(home.rglob("packs-*.json"))
+    return list(home.rglob("packs/*.json"))

@@ -69,7 +69,7 @@ def compare(endstate: EndState, before: Source, after: Source | None, as_written
         elif then.faults and after and control is not None and not untouched(control).faults:
             problems.setdefault(f"not cured {why}", f"not cured with {described(configuration)}: {why}")
         elif then.faults and not after and not (endstate.concerned(configuration) and control is None):
-            problems.setdefault(f"fails {why}", f"fails with {described(configuration)}: {why}")
+            problems.setdefault(f"fails {why}", f"{FAILS} {described(configuration)}: {why}")
         for lacking in (*gaps, *(fault for fault in first.faults if fault.startswith((GAP, *LACKING)))):
             problems.setdefault(lacking, f"{UNFIT} {described(configuration)}: {lacking}")
     if after and not counts["cured"]:
@@ -95,6 +95,8 @@ def _beside(endstate: EndState, source: Source) -> list[str]:
     return [] if part is source.function else [ast.dump(node) for node in source.function.body if node is not part]
 
 
+FAILS = "fails with"
+"""How the problem begins of a function without a rewrite that has the defect."""
 UNFIT = "the stand-ins do not fit"
 """How a problem begins that is one of the model, and says nothing of the function."""
 GAP = "the stand-ins lack"

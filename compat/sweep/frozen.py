@@ -11,16 +11,16 @@ from pathlib import Path
 
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.clones import Clone
-from unhang.shapes.facts import Facts
+from unhang.shapes import facts
 
 NAME = "swept.json"
 
 
 def read(compat: Path) -> dict[str, dict[str, str]]:
-    """Return the commit of each branch, tag and pull request, by upstream and ref. Raises UnhangError as ``Facts``."""
+    """Return the commit of each branch, tag and pull request, by upstream and ref. Raises as ``facts.read``."""
     found = {name: {**refs} for name, refs in branches(compat).items()}
     for pull in as_written.pulls():
-        commits = Facts(os.path.join(compat, "data", f"{pull.target.fix}.json")).whole.get("pulls", {})
+        commits = facts.known(os.path.join(compat, "data", f"{pull.target.fix}.json")).get("pulls", {})
         if pull.ref in commits:
             found.setdefault(pull.project, {})[pull.ref] = commits[pull.ref]
     return found
@@ -28,7 +28,7 @@ def read(compat: Path) -> dict[str, dict[str, str]]:
 
 def branches(compat: Path) -> dict[str, Mapping[str, str]]:
     """Return the commit of each branch and tag, by upstream and ref; nothing if there is no list yet."""
-    found: dict[str, Mapping[str, str]] = Facts(os.path.join(compat, NAME)).whole.get("swept", {})
+    found: dict[str, Mapping[str, str]] = facts.known(os.path.join(compat, NAME)).get("swept", {})
     return found
 
 

@@ -26,8 +26,7 @@ from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import Settled, settle
 from unhang.errors import UnhangError
 from unhang.judge.decide import OURS
-from unhang.shapes import catalog
-from unhang.shapes.facts import Facts
+from unhang.shapes import catalog, facts
 from unhang.tell import progress, report
 from unhang.tell.progress import Step
 
@@ -58,7 +57,7 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     for fix in fixes:
         dict(fix.manifest)  # before anything is fetched: git may have left conflict markers
     targets = [target for fix in fixes for target in fix.functions]
-    before = {fix.id: Facts(str(options.out / "data" / f"{fix.id}.json")).whole for fix in fixes}
+    before = {fix.id: facts.known(str(options.out / "data" / f"{fix.id}.json")) for fix in fixes}
     swept = frozen.branches(options.out)
     projects = gather.projects(targets)
     places = {name: place for name, place in gather.clone_places(options.clone).items() if name in projects}

@@ -77,7 +77,8 @@ class Learnt:
 
     def state(self, found: Content, target: Target, as_written: bool = False) -> State:
         """Return the state of a target in a content that has it."""
-        key = f"state {found.sha256} {_name(target)}{' as written' if as_written else ''}"
+        beside = f"{' as written' if as_written else ''}{' with a workaround' if target.workaround else ''}"
+        key = f"state {found.sha256} {_name(target)}{beside}"
         try:
             answer = self._fact(Kind(target.fix), key, lambda: classify(found.data, target, as_written, self._row))
         except SandboxError as error:  # a busy machine may be the reason: it is asked again in the next run

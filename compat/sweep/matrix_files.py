@@ -94,7 +94,7 @@ def write(texts: Mapping[str, str]) -> None:
 
 
 def _text(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a document of sections. An entry is on a line of its own, and its key occurs once: see ``facts.Facts``."""
+    """Return a document of sections. An entry is on a line of its own."""
     parts = ['{"schema": 1']
     for name, entries in sections.items():
         lines = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())

@@ -8,12 +8,12 @@ from typing import Any
 
 from unhang.compat.index import Offer
 from unhang.errors import UnhangError
-from unhang.shapes.facts import Facts
+from unhang.shapes import facts
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a folder's ``wheels.json``, each with its ``project``; none if there is no such file."""
-    wheels = Facts(str(folder / "wheels.json")).whole.get("wheels", {})
+    wheels = facts.known(str(folder / "wheels.json")).get("wheels", {})
     return [{"project": project, **row} for project, rows in wheels.items() for row in rows]
 
 

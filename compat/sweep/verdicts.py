@@ -22,7 +22,7 @@ from unhang.compat.sweep.commits import History, Tree
 from unhang.compat.sweep.sources import Content
 from unhang.errors import UnhangError
 from unhang.judge import findings
-from unhang.judge.decide import DRIFTED, NEEDED, SETTLED, Verdict
+from unhang.judge.decide import DRIFTED, NEEDED, NO_REWRITE, SETTLED, Verdict
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -48,7 +48,7 @@ class Judgement(NamedTuple):
     @property
     def answered(self) -> bool:
         """Whether the verdict says what to do, and rests on a shape on record."""
-        return self.verdict.verdict in {NEEDED, *SETTLED} and self.verdict.code is None
+        return self.verdict.verdict in {NEEDED, *SETTLED} and self.verdict.code in (None, NO_REWRITE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

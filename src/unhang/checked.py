@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-LONGEST = 64 * 1024 * 1024
-"""Bytes of a file; ours have less than one million."""
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
     "null": type(None),
@@ -30,20 +28,14 @@ def parsed(data: bytes, schema: Any) -> Any:
 
     No key may occur twice in an object, and no text may hold what ``gate.line`` would escape.
     """
-    if len(data) > LONGEST:
-        raise ValueError(f"it has more than {LONGEST >> 20} MiB")
     try:
         document = json.loads(data, object_pairs_hook=_once, parse_constant=_refuse)
+        why = next(problems(document, schema), "") or next(_texts(document), "")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if why := wrong(document, schema):
+    if why:
         raise ValueError(why)
     return document
-
-
-def wrong(value: Any, schema: Any) -> str:
-    """Return the first thing that is wrong with a value or its texts; empty if nothing is."""
-    return next(problems(value, schema), "") or next(_texts(value), "")
 
 
 def problems(value: Any, schema: Any, where: str = "") -> Iterator[str]:
@@ -64,8 +56,9 @@ def problems(value: Any, schema: Any, where: str = "") -> Iterator[str]:
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(items)
     if len(found) < len(items):
-        keys = [key for key, _ in items]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+        seen: set[str] = set()
+        twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {gate.line(twice[:60])!r} is there twice")
     return found
 
 

@@ -29,24 +29,31 @@ class UnhangError(Exception):
         self.hint = hint
 
 
-def described(error: Exception) -> UnhangError:
+def described(error: BaseException) -> UnhangError:
     """Return the error to report for any exception: the same, ``io``, or ``internal`` for a bug of unhang's."""
     if isinstance(error, UnhangError):
         return error
     if isinstance(error, OSError) and error.filename is STDOUT:
-        told = UnhangError("io", f"cannot write to stdout: {error.strerror}")
+        found = UnhangError("io", f"cannot write to stdout: {error.strerror}")
     elif isinstance(error, OSError):
         path = None if error.filename is None else os.fsdecode(error.filename)
-        told = UnhangError("io", error.strerror or str(error), path=path)
+        found = UnhangError("io", error.strerror or str(error), path=path)
     else:
-        what = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "please report it, with the traceback that UNHANG_DEBUG=1 prints"
-        told = UnhangError("internal", f"this is a bug in unhang: {what} (at {_place(error)})", hint=hint)
-    told.__cause__ = error
-    return told
+        found = UnhangError("internal", f"this is a bug in unhang: {told(error)} (at {_place(error)})", hint=hint)
+    found.__cause__ = error
+    return found
 
 
-def _place(error: Exception) -> str:
+def told(error: BaseException) -> str:
+    """Return an error's class and text, in one line."""
+    try:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception:  # its class is somebody else's
+        return type(error).__name__
+
+
+def _place(error: BaseException) -> str:
     """Return the innermost line of ours that an exception passed, as module:line."""
     place, trace = "an unknown line", error.__traceback__
     while trace is not None:
@@ -55,6 +62,13 @@ def _place(error: Exception) -> str:
             place = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+def is_near(word: str, known: Iterable[str]) -> bool:
+    """Return whether a word is one of the known names, but for a slip."""
+    import difflib  # here: it is slow to import
+
+    return bool(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.8))
 
 
 def closest(word: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import sys
 from functools import cache
 
 from unhang import __version__, entry_points
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, told
 from unhang.records import Pack, Upstream
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 OURS = Pack("unhang", __version__, "")
-_PREFIX = "unhang_pack_"
-"""How the names of the modules of packs begin."""
+PREFIX = "unhang_pack_"
+"""How the names of the modules of packs begin: see ``pack_modules``."""
+LARGEST = 16 << 20
+"""Bytes of a file of a pack; ours have less than one million."""
 _WITHOUT = "leave it out: drop its --pack, or pass --no-packs"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _effective: tuple[Pack, ...] = (OURS,)
@@ -84,7 +86,7 @@ def use(named: Sequence[str], alone: bool, environ: Mapping[str, str]) -> None:
     if len(found) > 1 or found != _effective:  # the files of a pack may have changed
         for function in _remembered:
             function.cache_clear()
-        for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+        for name in [name for name in sys.modules if name.startswith(PREFIX)]:
             del sys.modules[name]
     _effective, _words = found, (*(("--no-packs",) if alone else ()), *given)
 
@@ -93,20 +95,22 @@ def refuse_empty() -> None:
     """Raise UnhangError ``bad-pack`` for a pack without a fix: a gate that looks for nothing must not pass."""
     for pack in others():
         patches = part(pack, "patches")
-        if not any(name[0] not in "._" and os.path.isdir(os.path.join(patches, name)) for name in _names(patches)):
+        if not any(
+            name[0] not in "._" and os.path.isdir(os.path.join(patches, name)) for name in listed(pack, patches)
+        ):
             raise bad(patches, f"there is no fix of {pack}")
 
 
 def load(folder: str) -> Pack:
     """Return the pack in a folder. Raises UnhangError ``no-pack``, ``bad-pack``, ``other-version``."""
     path = os.path.join(folder, "pack.json")
-    if not os.path.isfile(path):
+    if not os.path.lexists(path):
         hint = (
             "name the folder that has pack.json (`unhang new ID --pack DIR` begins one), or reinstall the pack; "
             "`unhang revert` works without it: drop its --pack, or pass --no-packs if UNHANG_PACKS names it"
         )
         raise UnhangError("no-pack", "there is no pack in this folder", path=folder, hint=hint)
-    about = checked_file(path, "pack")
+    about = document(Pack("", "", folder), path, "pack")
     pack = Pack(about["name"], about["version"], folder)
     if not _is_in(__version__, about["requires-unhang"]):
         raise UnhangError(
@@ -118,29 +122,41 @@ def load(folder: str) -> Pack:
     return pack
 
 
-def checked_file(path: str, named: str) -> Any:
-    """Return the document in a pack's file, which has the schema of this name. Raises UnhangError ``bad-pack``."""
+def document(pack: Pack, path: str, named: str) -> Any:
+    """Return the document in a file of another's pack, which has the schema of this name.
+
+    Raises UnhangError ``bad-pack``.
+    """
     from unhang import checked  # most runs have our pack alone
 
-    try:
+    with Blamed(pack, path):
         return checked.parsed(read(path), schema(named))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise bad(path, str(why)) from error
+
+
+class Blamed:
+    """Within it, whatever is raised while a file or folder of another's pack is used is UnhangError ``bad-pack``.
+
+    Only Ctrl-C goes through. What our own pack raises is a bug of unhang's, and stays as it is.
+    """
+
+    def __init__(self, pack: Pack, path: str) -> None:
+        self._pack, self._path = pack, path
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise UnhangError ``bad-pack`` for an error of the pack."""
+        if error is None or not self._pack.folder or isinstance(error, (UnhangError, KeyboardInterrupt, GeneratorExit)):
+            return
+        why = error.strerror if isinstance(error, OSError) else str(error) if type(error) is ValueError else None
+        raise bad(self._path, why or f"it cannot be used: {told(error)}") from error
 
 
 def bad(path: str, why: str) -> UnhangError:
     """Return the error ``bad-pack`` for a file of a pack."""
     hint = f"mend the pack, or {_WITHOUT}"
     return UnhangError("bad-pack", f"this file of a pack is not as it must be: {why}", path=path, hint=hint)
-
-
-def check(path: str, value: Any, schema: Any) -> None:
-    """Raise UnhangError ``bad-pack`` unless a value in a pack's file has this schema."""
-    from unhang import checked
-
-    if why := checked.wrong(value, schema):
-        raise bad(path, why)
 
 
 @cache
@@ -170,10 +186,13 @@ def module(pack: Pack, room: str, fix: str) -> str:
     name = fix.replace("-", "_")
     if not pack.folder:
         return f"unhang.{room}.{name}"
-    package = f"{_PREFIX}{pack.name.replace('-', '_')}"
+    package = f"{PREFIX}{pack.name.replace('-', '_')}"
     if package not in sys.modules:
         from types import ModuleType
 
+        from unhang import pack_modules
+
+        pack_modules.find(PREFIX, read)
         made = ModuleType(package, f"The pack {pack.name}.")
         made.__path__ = [pack.folder]
         sys.modules[package] = made
@@ -207,10 +226,10 @@ def _upstreams(pack: Pack) -> Iterable[Upstream]:
     import json  # here: `--help` should be fast
 
     where = part(pack, "upstreams")
-    for name in sorted(_names(where)):
+    for name in listed(pack, where):
         if name.endswith(".json"):
             path = os.path.join(where, name)
-            about = checked_file(path, "upstream") if pack.folder else json.loads(read(path))
+            about = document(pack, path, "upstream") if pack.folder else json.loads(read(path))
             yield Upstream(
                 name.removesuffix(".json"), about["import-name"], about["distribution"], tuple(about["marks"]),
                 about["version"], about.get("within"), about,
@@ -235,9 +254,9 @@ def below_namespace(file: str) -> str:
 
 
 def read(path: str) -> bytes:
-    """Return a file's bytes, with half of the system calls that an opened file needs. Raises OSError.
+    """Return the bytes of a file of a pack, with half of the system calls that an opened file needs.
 
-    What is no file, such as a pipe that nobody writes to, is an error, and is not waited for.
+    Raises OSError, also for a file that is too large, and for what is no file: a pipe is not waited for.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -245,6 +264,8 @@ def read(path: str) -> bytes:
         if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "it is no file", path)
         size = about.st_size
+        if size > LARGEST:
+            raise OSError(errno.EFBIG, f"it has more than {LARGEST >> 20} MiB", path)
         data = os.read(descriptor, size)
         while len(data) < size and (more := os.read(descriptor, size - len(data))):
             data += more
@@ -270,11 +291,13 @@ def folder(name: str) -> str:
     return next(iter(spec.submodule_search_locations))
 
 
-def _names(where: str) -> list[str]:
-    try:
-        return os.listdir(where)
-    except (FileNotFoundError, NotADirectoryError):  # a pack need not have every part
-        return []
+def listed(pack: Pack, where: str) -> list[str]:
+    """Return the names in a folder of a pack, sorted; none if it is not there. Raises UnhangError ``bad-pack``."""
+    with Blamed(pack, where):
+        try:
+            return sorted(os.listdir(where))
+        except (FileNotFoundError, NotADirectoryError):  # a pack need not have every part
+            return []
 
 
 def _of_environment(environ: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,11 @@ from unhang.errors import UnhangError
 
 TYPE_CHECKING = False  # `typing` is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    import ast
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 VARIABLE = "UNHANG_SET"
+_PLACE = r"\$\{([A-Z][A-Z0-9_]*)\}"
 _given: dict[str, str] = {}
 _options: dict[str, str] = {}
 
@@ -74,14 +76,103 @@ def words() -> tuple[str, ...]:
     return tuple(word for name, value in _given.items() for word in ("--set", f"{name}={value}"))
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text of Python with each ``${NAME}``, which is inside of a string, replaced by its value."""
+class Refused(ValueError):
+    """A value that cannot stand where its parameter does; the message says why."""
 
-    def escaped(found: re.Match[str]) -> str:
-        value = values.get(found[1])
-        return found[0] if value is None else value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
 
-    return re.sub(r"\$\{([A-Z][A-Z0-9_]*)\}", escaped, text)  # at once: a value may have the name of another
+def filled(text: str, values: Mapping[str, str], parse: Callable[[str], ast.Module] | None = None) -> str:
+    """Return a text of Python with each ``${NAME}`` replaced by its value, so that this is text when the code runs.
+
+    The result is parsed: a string has the value and all that it had before, and nothing else differs. ``parse`` is for
+    a text that is no module by itself. Raises Refused if there is no such way to write the value.
+    """
+    places = [found for found in re.finditer(_PLACE, text) if found[1] in values]
+    if not places:
+        return text
+    import ast  # few fixes have parameters
+
+    parse = parse or ast.parse
+    marks = [f"_{at}_of_{len(text)}_" for at in range(len(places))]
+    pieces, at = [], 0
+    for found in places:
+        pieces.append(text[at : found.start()])
+        at = found.end()
+    pieces.append(text[at:])
+    written = list(marks)  # one value after the other takes the place of its mark
+    for number, found in enumerate(places):
+        value = values[found[1]]
+        try:
+            tree = parse(_joined(pieces, written))
+            spelled = _put(tree, marks[number], value)
+        except (SyntaxError, ValueError) as error:
+            why = error if isinstance(error, Refused) else f"it stands outside of a string ({error})"
+            raise Refused(f"the value {value!r} cannot stand where {found[1]} does: {why}") from error
+        wanted = ast.dump(tree)
+        for candidate in [value] if spelled is None else _ways(spelled):
+            written[number] = candidate
+            if _dumped(_joined(pieces, written), parse) == wanted:
+                break
+        else:
+            raise Refused(f"the value {value!r} cannot stand where {found[1]} does: its string cannot hold it")
+    return _joined(pieces, written)
+
+
+def _joined(pieces: Iterable[str], between: Iterable[str]) -> str:
+    return "".join(part for pair in zip(pieces, (*between, "")) for part in pair)
+
+
+def _put(tree: ast.Module, mark: str, value: str) -> str | None:
+    """Put a value in the place of a mark in a syntax tree; return how it is spelled, None if only a comment has it.
+
+    Raises Refused.
+    """
+    import ast
+
+    from unhang import templates
+
+    kinds = templates.kinds([tree])
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, (str, bytes)):
+            continue
+        text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        if mark not in text:
+            continue
+        kind = kinds.get(id(node), set())
+        if id(node) not in documents and (why := templates.cannot_hold(text, mark, value, kind)):
+            raise Refused(why)
+        spelled = templates.spelled(value, kind)
+        if isinstance(node.value, bytes):
+            if not spelled.isascii():
+                raise Refused("bytes hold ASCII characters alone")
+            node.value = text.replace(mark, spelled).encode("latin-1")
+        else:
+            node.value = text.replace(mark, spelled)
+        return spelled
+    if mark in ast.dump(tree):
+        raise Refused("it stands outside of a string")
+    return None
+
+
+def _ways(value: str) -> Iterator[str]:
+    """Yield how a value may be written in a string: with escapes, or as it is; and with the braces of an f-string."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+    for way in (escaped, value):
+        yield way
+        yield way.replace("{", "{{").replace("}", "}}")
+
+
+def _dumped(text: str, parse: Callable[[str], ast.Module]) -> str:
+    """Return the syntax tree of a text; empty if it is no Python, or has an escape that Python does not know."""
+    import ast
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return ast.dump(parse(text))
+    except (SyntaxError, ValueError, Warning):
+        return ""
 
 
 def named(text: str, values: Mapping[str, str], names: Iterable[str] = ()) -> str:

@@ -84,6 +84,8 @@ class Request(NamedTuple):
     """``--accept``: the rewrites of unknown shapes to write, and to count as settled."""
     as_imported: bool = False
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
+    evidence: tuple[str, ...] = ()
+    """The files and folders that ``diagnose`` reads: no environment is taken from there."""
     overlay: str | None = None
     """``overlay --check``: an overlay that the job has first on PYTHONPATH."""
     chosen: tuple[tuple[str, str], ...] = ()
@@ -101,12 +103,19 @@ class Environment(NamedTuple):
     """The Python environment, or the folder, that was searched."""
 
     python: str | None
-    """The interpreter that was asked; None for ``--target`` and ``--source``, which have none."""
+    """Its interpreter; None for ``--target`` and ``--source``, which have none."""
     prefix: str
     """``sys.prefix`` of that interpreter, or the folder itself."""
     found_by: str
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
     ``--target`` or ``--source``."""
+    objection: str = ""
+    """Why this interpreter, which nobody has named, is not to be run: somebody else could have put it there."""
+
+    @property
+    def program(self) -> str | None:
+        """The interpreter, if it is there and may be run."""
+        return None if self.objection else self.python
 
     @property
     def choice(self) -> str:

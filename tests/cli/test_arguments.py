@@ -163,7 +163,7 @@ def test_wrong_usage_is_folded_at_a_terminal(
     [
         ("check --target a --python b", "not allowed with argument"),
         ("list -q --verbose", "not allowed with argument -q/--quiet"),
-        ("explain", "required: NAME"),
+        ("explain", "required: WORDS"),
         ("prove --tp 0", "'0' is not a number of 1 or more"),
         ("prove --world-size -1", "'-1' is not a number of 1 or more"),
         ("prove --cp 1.5", "'1.5' is not a number of 1 or more"),

@@ -1,5 +1,8 @@
 """`unhang new --pack` and `unhang sweep --pack`: from a diff to a fix that fails loudly where it does not fit."""
 
+import base64
+import difflib
+import hashlib
 import json
 import re
 import shlex
@@ -443,20 +446,39 @@ def test_a_parameter_may_be_in_any_kind_of_string(text: str, site: Path, tmp_pat
 
 
 def test_a_value_that_its_string_cannot_hold_is_refused(site: Path, tmp_path: Path) -> None:
-    diff = widgets.diff(ENGINE.replace('"widgets"', 'f"{1} /opt/a/python"'))
+    diff = widgets.diff(ENGINE.replace('"widgets"', 'r"/opt/a/python", f"{1} /opt/a/python"'))
     assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
     before = cli.tree(site)
-    refused = ran("apply", tmp_path, "--target", site, "--set", "PY=/a{b}", "--require", "my-fix")
-    assert refused.code == 1
-    assert "a value of PY may be one that is there anyway, or that its string cannot hold" in refused.err
-    assert cli.tree(site) == before
+    refused = ran("apply", tmp_path, "--target", site, "--set", 'PY=/a"b', "--require", "my-fix")
+    assert (refused.code, cli.tree(site) == before) == (1, True)
+    assert """the value '/a"b' cannot stand where PY does: its string cannot hold it""" in refused.err
+    assert ran("apply", tmp_path, "--target", site, "--set", "PY=/a{b}", "--require", "my-fix").code == 0
+    assert 'r"/a{b}", f"{1} /a{{b}}"' in (site / FILE).read_text()
+    assert ran("check", tmp_path, "--target", site, "--set", "PY=/a{b}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [('"{} /opt/a/python".format(1)', '"{} /a{{b}}%".format(1)'), ('"%s /opt/a/python" % 1', '"%s /a{b}%%" % 1')],
+)
+def test_a_value_in_a_template_is_written_as_it_wants_it(code: str, written: str, site: Path, tmp_path: Path) -> None:
+    diff = widgets.diff(ENGINE.replace('"widgets"', code))
+    assert new(tmp_path, "--target", site, "--set", "PY=/opt/a/python", diff=diff).code == 0
+    mine = ("--target", site, "--set", "PY=/a{b}%")
+    assert ran("apply", tmp_path, *mine, "--require", "my-fix").code == 0
+    assert written in (site / FILE).read_text()
+    assert [ran("check", tmp_path, *mine).code, ran("check", tmp_path, *mine[:2], "--set", "PY=/a").code] == [0, 1]
+    (site / FILE).write_text(
+        (site / FILE).read_text().replace(written, written.replace("{{b}}", "{b}").replace("%%", "%"))
+    )
+    assert ran("check", tmp_path, *mine).code == 1, "the value as it is would be a part of the template"
 
 
 def test_a_value_that_is_code_is_no_parameter(site: Path, tmp_path: Path) -> None:
-    refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", "= 42")))
-    assert refused.code == 2
-    assert "with another value for N it is no Python" in refused.err
-    assert "inside of strings alone" in refused.err
+    for code, why in ("= 42", "outside of a string"), ('= f"{3:42}"', "in a format spec, which is no text"):
+        refused = new(tmp_path, "--target", site, "--set", "N=42", diff=widgets.diff(ENGINE.replace("= 3", code)))
+        assert (refused.code, f"the value '42' cannot stand where N does: it stands {why}" in refused.err) == (2, True)
+        assert "inside of strings alone" in refused.err
     assert not (tmp_path / "our-pack").exists()
 
 
@@ -631,3 +653,128 @@ def test_what_stands_in_another_block_than_on_record_is_unknown(
             assert (site / FILE).read_text() == text
         swept = ran("sweep", tmp_path, "--releases", widgets.wheel(tmp_path / "w", "1.9", text))
         assert (swept.code, "nothing of it is recorded" in swept.err) == (1, True), swept
+
+
+def spelled(data: bytes) -> list[str]:
+    """The lines of a file, with a letter for each byte."""
+    return [f"{row}\n" for row in data.decode("latin-1").removesuffix("\n").split("\n")]
+
+
+def begun(
+    folder: Path, before: bytes, after: bytes, file: str = FILE, named: bytes | None = None
+) -> tuple[Path, cli.Ran]:
+    """Begin a fix from the diff of two states of a file; return the site that has the first, and what was said.
+
+    ``named`` is its name as git writes it into a diff.
+    """
+    site = widgets.site(folder)
+    (site / file).write_bytes(before)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(before).digest()).rstrip(b"=").decode()
+    record = site / "widgets-1.0.dist-info" / "RECORD"
+    rows = [row for row in record.read_text().splitlines(keepends=True) if not row.startswith(f"{file},")]
+    record.write_text("".join([*rows, f"{file},sha256={digest},{len(before)}\n"]), encoding="utf-8")
+    name = (named or file.encode()).decode("latin-1")
+    old, new = (f'"{one}/{name}"' if named else f"{one}/{name}" for one in "ab")
+    diff = "".join(difflib.unified_diff(spelled(before), spelled(after), old, new)).encode("latin-1")
+    (folder / "c.patch").write_bytes(diff)
+    words = ("--pack", folder / "our-pack", "--upstream", "widgets==1.0", "--from-patch", folder / "c.patch")
+    return site, cli.called_with_all("new", "my-fix", *words, "--target", site)
+
+
+CODED = ENGINE.replace('"widgets"', '"{}"')
+
+
+@pytest.mark.parametrize(
+    ("encoding", "old", "new"),
+    [
+        ("latin-1", "caf\u00e9", "th\u00e9"), ("cp1252", "\u20ac", "\u2026"), ("koi8-r", "\u043c", "\u0434\u0430"),
+        ("shift_jis", "\u65e5\u672c", "\u8868"), ("utf-8-sig", "\u00e9", "\u65e5"), ("latin-1", "a\u0085b", "\u00a0"),
+        ("utf-8", "a\u2028b", "\x0c"),
+    ],
+)  # fmt: skip
+def test_a_file_is_rewritten_in_its_own_encoding(encoding: str, old: str, new: str, tmp_path: Path) -> None:
+    cookie = f"# coding: {encoding.removesuffix('-sig')}\n"
+    before, after = ((cookie + CODED.format(text)).encode(encoding) for text in (old, new))
+    site, said = begun(tmp_path, before, after)
+    assert said.code == 0, said.err
+    assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 0
+    assert (site / FILE).read_bytes().replace(b"    # unhang my-fix: unproved\n", b"") == after
+    assert ran("check", tmp_path, "--target", site).code == 0
+    assert ran("revert", tmp_path, "--target", site).code == 0
+    assert (site / FILE).read_bytes() == before
+
+
+LATIN = "# coding: latin-1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (LATIN, "# coding: utf-8\n", "the diff changes its encoding, from iso-8859-1 to utf-8"),
+        ("", "\xff\n", "the file is not text in its own encoding"),
+        ("\xef\xbb\xbf", "", "the diff changes its encoding, from utf-8-sig to utf-8"),
+        ("# coding: rot13\n", "# coding: rot13\n\n", "the file is not text in its own encoding"),
+    ],
+)
+def test_an_encoding_that_cannot_be_kept_is_refused_with_a_cure(
+    before: str, after: str, why: str, tmp_path: Path
+) -> None:
+    old, new = (f"{head}{CODED.format(word)}".encode("latin-1") for head, word in ((before, "a"), (after, "b")))
+    _, said = begun(tmp_path, old, new)
+    assert (said.code, why in said.err, "begin the fix from a diff without it" in said.err) == (2, True, True), said
+
+
+def test_a_value_that_the_files_encoding_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    site, said = begun(tmp_path, (LATIN + CODED.format("a")).encode(), (LATIN + CODED.format("/opt/a/python")).encode())
+    assert said.code == 0
+    shutil.rmtree(tmp_path / "our-pack")
+    words = ("--pack", tmp_path / "our-pack", "--upstream", "widgets==1.0", "--from-patch", tmp_path / "c.patch")
+    given = ("--target", site, "--set", "PY=/opt/a/python")
+    assert cli.called_with_all("new", "my-fix", *words, *given).code == 0
+    refused = ran("apply", tmp_path, "--target", site, "--require", "my-fix", "--set", "PY=/opt/\u65e5")
+    why = "the file is in iso-8859-1, which does not have '\u65e5'".encode().decode("latin-1")
+    assert (refused.code, why in refused.err) == (1, True), refused
+    assert ran("apply", tmp_path, "--target", site, "--require", "my-fix", "--set", "PY=/opt/\u00e9").code == 0
+    assert b'"/opt/\xe9"' in (site / FILE).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("widgets/caf\u00e9.py", rb"widgets/caf\303\251.py"),
+        ("widgets/core/\u65e5.py", rb"widgets/core/\346\227\245.py"),
+    ],
+)
+def test_a_path_that_git_has_quoted_is_the_files(file: str, named: bytes, tmp_path: Path) -> None:
+    before, after = (CODED.format(word).encode() for word in "ab")
+    site, said = begun(tmp_path, before, after, file, named)
+    assert said.code == 0, said.err
+    assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 0
+    assert b'print("b")' in (site / file).read_bytes()
+
+
+def test_a_quoted_path_that_no_module_has_is_named_as_it_is(tmp_path: Path) -> None:
+    before, after = (CODED.format(word).encode() for word in "ab")
+    _, said = begun(tmp_path, before, after, "widgets/a b\t\\.py", rb"widgets/a b\t\\.py")
+    assert (said.code, r"widgets/a b\t\.py: its name is not that of a module" in said.err) == (2, True), said
+
+
+@pytest.mark.parametrize("word", ["rename", "copy"])
+def test_a_file_that_the_diff_moves_is_left_to_a_person(word: str, site: Path, tmp_path: Path) -> None:
+    moved = (
+        f'diff --git "a/widgets/caf\\303\\251.py" b/{FILE}\n{word} from "widgets/caf\\303\\251.py"\n{word} to {FILE}\n'
+    )
+    changes = widgets.diff(PATCHED).replace("a/src/" + FILE, '"a/widgets/caf\\303\\251.py"').replace("b/src", "b")
+    refused = new(tmp_path, "--target", site, diff=moved + changes)
+    why = f"{FILE}: the diff makes it as a {word} of widgets/caf\u00e9.py; keep that as a patch of its own"
+    assert (refused.code, why.encode().decode("latin-1") in refused.err) == (2, True), refused
+
+
+def test_a_diff_in_utf_16_is_told_from_one_that_is_none(site: Path, tmp_path: Path) -> None:
+    for encoding, code in ("utf-16", 2), ("utf-8-sig", 0):
+        (tmp_path / "c.patch").write_text(widgets.diff(PATCHED), encoding=encoding)
+        words = ("--pack", tmp_path / "our-pack", "--upstream", "widgets==1.0", "--from-patch", tmp_path / "c.patch")
+        found = cli.called_with_all("new", "my-fix", *words, "--target", site)
+        assert (found.code, "in UTF-16" in found.err, "--output=FILE" in found.err) == (code, code == 2, code == 2), (
+            found
+        )

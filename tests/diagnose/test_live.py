@@ -16,6 +16,7 @@ from threading import Timer
 
 import pytest
 
+from support.environments import make_env, write
 from support.live_ranks import PY_SPY, program
 from unhang.cli.main import main
 from unhang.diagnose import live
@@ -81,6 +82,14 @@ def NodeAffinitySchedulingStrategy(node, soft):
 """
 
 
+def with_ray(prefix: Path) -> Path:
+    """Make an environment with a stand-in of Ray; return its interpreter."""
+    env = make_env(prefix)
+    files = {"__init__": RAY, "util/__init__": "", "util/scheduling_strategies": STRATEGY}
+    write(env.site, {f"ray/{file}.py": text for file, text in files.items()})
+    return env.python
+
+
 @pytest.fixture
 def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Mapping[int, int]) -> Path:
     """Return a folder of programs on PATH: a job hangs here, and py-spy is there."""
@@ -127,17 +136,39 @@ def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: 
 def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
     hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "site/ray/util").mkdir(parents=True)
-    for file, text in {"__init__": RAY, "util/__init__": "", "util/scheduling_strategies": STRATEGY}.items():
-        (tmp_path / f"site/ray/{file}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    with_ray(tmp_path / "env")
+    monkeypatch.chdir(tmp_path)
     kept = tmp_path / "kept"
     # other tests' jobs may run on this machine, and the one with most ranks would be diagnosed
-    main(["diagnose", "--live", "--ray", "ray://head:10001", "--job", "hung:1", "--keep", str(kept)])
+    words = ["--ray", "ray://head:10001", "--python", "env/bin/python", "--job", "hung:1", "--keep", str(kept)]
+    main(["diagnose", "--live", *words])
     said, notes = capsys.readouterr()
     assert "Ray says that this node is gone" in notes
     assert "its process is stopped" in said
     assert list(kept.glob("hung_1/*/stacks/rank_5.txt"))
+
+
+@pytest.mark.parametrize("place", ["here", "slurm", "ray"])
+def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpath(
+    place: str, hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = f"import sys; open({str(tmp_path / 'ran')!r}, 'a').write(f'{{__file__}} in {{sys.orig_argv}}\\n')"
+    names = ("base64", "json", "zlib", "subprocess", "sitecustomize", "usercustomize", "ray/__init__")
+    for folder in ("cwd", "path"):
+        write(tmp_path / folder, {f"{name}.py": planted for name in names})
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "path/json.py"))
+    for name, text in {"py-spy": PY_SPY, "squeue": SQUEUE, "srun": SRUN}.items():
+        program(hung, name, text.replace(sys.executable, f"{sys.executable} -I", 1))
+    places = {
+        "here": lambda: live.here("hung:1"),
+        "slurm": lambda: live.slurm("77", "hung:1"),
+        "ray": lambda: live.ray("ray://head:10001", str(with_ray(tmp_path / "env")), "hung:1"),
+    }
+    (job,) = live.collect(places[place](), tmp_path / "out", progress.silent)
+    assert job.ranks == 2
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
 def test_this_node_s_stacks_are_taken_twice(hung: Path, tmp_path: Path) -> None:

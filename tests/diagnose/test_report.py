@@ -192,6 +192,8 @@ def test_the_json_document_has_the_documented_form() -> None:
         "unhang": __version__,
         "suspects": [],
         "why": {},
+        "processes": [],
+        "causes": [],
         "environment": {"python": None, "prefix": "/site", "found_by": "--target"},
         "job": {
             "files": 6,

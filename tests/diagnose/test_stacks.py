@@ -46,7 +46,7 @@ MAIN = (
 
 
 def of_text(text: str) -> list[Rank]:
-    return list(logs.read(io.BytesIO(text.encode()), "dump.txt"))
+    return [one for one in logs.read(io.BytesIO(text.encode()), "dump.txt") if not one.statements]
 
 
 def thread(pid: int, name: str | None, **changes: Any) -> dict[str, Any]:

@@ -471,7 +471,10 @@ BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 3000
     ("line", "why"),
     [
         (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and it waits in no collective: its host is late"),
-        (STUCK.format(2), "its watchdog got stuck, as where a call of CUDA's or the interpreter's lock is held"),
+        (
+            STUCK.format(2),
+            "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",
+        ),
     ],
 )
 def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None:
@@ -480,7 +483,7 @@ def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None
 
 
 def test_whom_a_monitored_barrier_names_stays_named_beside_dumps_that_have_none() -> None:
-    said = {2: "rank 0 says that it has not come to a monitored barrier"}
+    said = {2: "rank 0 says that rank 2 did not come to its monitored barrier within 30 s"}
     log = logged(BARRIER, "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors")
     dumps = [Told(f"{number}", (Dump(DONE._replace(rank=number), (WORLD,), 0, ""),), (), number) for number in range(4)]
     assert suspects.of(facts.of(merged([log, *dumps]))).why == said

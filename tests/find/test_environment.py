@@ -37,7 +37,7 @@ def refusal(python: str | None, cwd: Path, **environ: str) -> UnhangError:
 def test_without_options_and_variables_it_is_our_own(tmp_path: Path) -> None:
     chosen = choose(None, str(tmp_path), {"VIRTUAL_ENV": "", "PATH": "/nowhere"})
     assert chosen.choice == "the Python that runs unhang"
-    assert chosen == (sys.executable, sys.prefix, "own interpreter")
+    assert chosen[:3] == (sys.executable, sys.prefix, "own interpreter")
 
 
 def test_the_order(env: Env, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_link_to_an_interpreter_is_asked_and_noise_is_ignored(env: Env, tmp_pa
 def test_a_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     of_folder = {"--target": for_target, "--source": for_source}[option]
     monkeypatch.chdir(tmp_path)
-    assert of_folder(".") == (None, str(tmp_path), option)
+    assert of_folder(".")[:3] == (None, str(tmp_path), option)
     (tmp_path / "file").write_text("")
     for name in ("file", "gone"):
         with pytest.raises(UnhangError) as caught:

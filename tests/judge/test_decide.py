@@ -124,13 +124,24 @@ def test_the_state_of_a_known_shape_gives_the_verdict() -> None:
     past = Past("another sha256", "another shape")
     seen = Observation("/x", ONE.encode(), shape=SHAPE, on_record=True)
     table = gates.shape_table({(RUN, ONE): Shape("affected", None, tuple(NAMES), "a note")})
-    before = "a note; patched before, and reinstalled or restored since"
+    before = "a note; patched before, and reverted, reinstalled or restored since"
     assert verdict_on(seen, table=table, past=past) == Verdict("needed", None, before, "unhang apply")
-    for state in set(BY_STATE) - {"affected"}:
+    for state in set(BY_STATE) - {"affected", "no-rewrite"}:
         table = gates.shape_table({(RUN, ONE): Shape(state, None, (), "a note")})
         verdict = verdict_on(seen, table=table, version="9.0")
         assert verdict == Verdict(BY_STATE[state], detail="a note"), "whatever the version is"
     assert verdict_on(seen_in(ONE)) == Verdict("needed", hint="unhang apply")
+
+
+def test_a_defect_that_no_rewrite_is_for_is_needed_and_says_what_else_to_do() -> None:
+    table = gates.shape_table({(RUN, ONE): Shape("no-rewrite", None, (), "a note")})
+    where = gates.installation(Path("/site"))
+    for target in RUN, RUN._replace(workaround="upgrade"):
+        found = decide(target, where, seen_in(ONE), table, gates.releases(), None)
+        detail = "the defect is here, and no rewrite is for this function; a note"
+        assert found == Verdict("needed", "no-rewrite", detail, target.workaround)
+        assert not found.to_rewrite
+    assert verdict_on(seen_in(ONE)).to_rewrite
 
 
 def test_our_rewrite_that_has_the_shape_of_upstreams_own_fix_is_told_by_the_receipt() -> None:

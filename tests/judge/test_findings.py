@@ -38,13 +38,13 @@ def test_what_the_receipt_says_is_found_by_the_real_path(tmp_path: Path) -> None
     linked = gates.installation(tmp_path / "linked")
     real = str(tmp_path / "real/verl/one.py")
     for key, detail in {
-        (real, "gate", "run"): "patched before, and reinstalled or restored since",
+        (real, "gate", "run"): "patched before, and reverted, reinstalled or restored since",
         (str(tmp_path / "linked/verl/one.py"), "gate", "run"): "",
         (real, "pause", "run"): "",
         (real, "gate", "Loop.stop"): "",
     }.items():
         for installation in (where, linked):
-            first, *_ = judge([installation], [GATE], {key: Past("", "")})
+            first, *_ = judge([installation], [GATE], {key: [Past("", "")]})
             assert (first.target, first.verdict.detail) == (RUN, detail)
 
 

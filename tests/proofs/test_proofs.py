@@ -32,6 +32,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("proof", "case"), CASES)
 def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
     proof: suite.Proof, case: Case, tell: Tell
@@ -44,6 +45,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
     assert not wrong
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("proof", "name"), VARIANTS)
 def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     known = {case.name: case for case in proof.cases()}

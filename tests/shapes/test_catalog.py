@@ -139,16 +139,6 @@ def test_a_shape_is_found_by_fix_function_and_digest_and_a_file_by_fix_and_diges
     assert catalog.shape_table() is table
 
 
-def test_an_entry_is_found_without_a_look_at_the_others(folder: Path) -> None:
-    """Nearly all of a file is about other releases; and it may be damaged where nobody asks."""
-    path = folder / "compat/data/gate.json"
-    path.write_text(path.read_text().replace('"blocks"', "<<<<<<< HEAD"))
-    assert catalog.shape_table().shapes["gate", "run", "3"].note == "a note"
-    assert catalog.releases_of("gate", "verl")["1.0"].shapes["one.py::run"] == "1"
-    with pytest.raises(ValueError, match="Expecting"):
-        catalog.outlines("gate")
-
-
 def test_conflict_markers_are_told_with_what_to_do(folder: Path) -> None:
     (folder / "compat/data/gate.json").write_text('{"schema": 1,\n<<<<<<< HEAD\n"files": {}}\n=======\n>>>>>>> x\n')
     with pytest.raises(UnhangError) as caught:
@@ -212,13 +202,3 @@ def test_what_unhang_carries_is_complete() -> None:
     assert {target.upstream for target in targets} <= {*catalog.releases()}
     assert all(catalog.page(name).startswith("# ") for name in catalog.fixes())
     assert catalog.generation() >= 1
-
-
-def test_each_key_that_is_looked_for_in_a_text_occurs_once() -> None:
-    """And gives what the whole document has: `check` reads entries, `matrix` documents."""
-    for fix in catalog.fixes():
-        facts = catalog.facts(fix)
-        for section in ("files", "shapes", "releases"):
-            for key, value in facts.whole[section].items():
-                assert facts.get(key) == value
-                assert facts._text.count(f'"{key}": ') == 1

@@ -125,3 +125,21 @@ def test_thirty_two_writers_each_add_one(in_memory: Path) -> None:
     assert [status(pid) for pid in children] == [0] * 32
     assert counter.read_bytes() == b"%d" % (32 * 4)
     assert [path.name for path in in_memory.rglob("*")] == ["counter.py"]
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_run_that_cannot_make_its_lock_leaves_nothing(tmp_path: Path, at: int) -> None:
+    """The folder, its .gitignore and the lock are made one after the other."""
+    made = []
+
+    def run(operation: Any, *arguments: Any, **options: Any) -> Any:
+        if operation in (os.mkdir, os.open):
+            made.append(operation)
+            if len(made) > at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return operation(*arguments, **options)
+
+    disk.run = run
+    with pytest.raises(UnhangError) as caught, exclusive(str(tmp_path / ".unhang")):
+        pass
+    assert (caught.value.code, list(tmp_path.iterdir())) == ("disk-full", [])

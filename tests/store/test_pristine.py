@@ -83,5 +83,5 @@ def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
     (tmp_path / ".unhang" / "pristine").symlink_to(store)
     with pytest.raises(UnhangError) as caught:
         pristine.changes(str(tmp_path / ".unhang"), merge(None, [entry()]), {sha256(A): A})
-    assert caught.value.code == "bad-receipt"
+    assert caught.value.code == "bad-state"
     assert list(store.iterdir()) == [store / sha256(C)]

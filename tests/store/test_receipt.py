@@ -36,11 +36,17 @@ def test_another_fix_keeps_the_first_pristine_bytes_and_row_and_the_same_one_is_
         assert merged.files == (entry(A, after, *fixes, row="1"),)
 
 
-def test_a_reinstalled_file_starts_again() -> None:
-    """The bytes of the other release are the pristine ones, and the old fixes are gone with the old file."""
+def test_a_file_with_other_bytes_gets_an_entry_of_its_own_and_the_earlier_one_stays() -> None:
     first = receipt.merge(None, [entry(A, B, FIRST)])
     anew = entry(b"another release\n", C, SECOND)
-    assert receipt.merge(first, [anew]).files == (anew,)
+    both = receipt.merge(first, [anew])
+    assert both.files == (anew, entry(A, B, FIRST))
+    assert receipt.parse(receipt.render(both), "x", "/site") == both
+    assert json.loads(receipt.render(both))["files"] == json.loads(receipt.render(receipt.merge(None, [anew])))["files"]
+    on_top = entry(C, b"patched thrice\n", FIRST)
+    joined = anew._replace(patched=on_top.patched, fixes=(SECOND, FIRST))
+    assert receipt.merge(both, [on_top]).files == (joined, entry(A, B, FIRST))
+    assert receipt.merge(both, [entry(A, B, FIRST)]).files == (entry(A, B, FIRST), anew), "the same once more"
 
 
 def test_other_files_stay() -> None:

@@ -53,6 +53,10 @@ def edit(path: Path, change: Callable[[bytes], bytes] = lambda data: b"# mine\n"
     path.write_bytes(change(path.read_bytes()))
 
 
+def originals(place: Path) -> set[bytes]:
+    return {path.read_bytes() for path in (place / ".unhang/pristine").iterdir()}
+
+
 def edit_inside(path: Path) -> None:
     edit(path, lambda data: re.sub(rb"( *)(# unhang )", rb"\1pass\n\1\2", data, count=1))
 
@@ -64,20 +68,26 @@ def test_a_tree_with_an_edit_elsewhere(checkout: Path) -> None:
     edit(checkout / MPU)
     assert unhang("revert", checkout) == 0
     assert (checkout / MPU).read_bytes() == b"# mine\n" + plain
+    assert originals(checkout) == {plain}, "for the file has other bytes"
+    edit(checkout / MPU, lambda data: data.removeprefix(b"# mine\n"))
+    assert unhang("revert", checkout) == 0
     assert cli.tree(checkout).keys() == before.keys()
 
 
 @pytest.mark.parametrize("command", ["apply", "revert"])
-def test_another_commit_in_a_tree_makes_the_receipt_void(
+def test_another_commit_in_a_tree_is_left_alone_and_the_originals_stay(
     checkout: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Upstream's own fix of mean-metric-dtype has the shape of ours there."""
     assert unhang("apply", checkout) == 0
+    before = originals(checkout)
     other(checkout, ("ms-swift", "4.6.0"))
     now = cli.tree(checkout)
     assert unhang(command, checkout, "--fix", "mean-metric-dtype") == 0
-    assert "metrics/utils.py was reinstalled or restored since" in capsys.readouterr().err
-    assert cli.tree(checkout) == {name: data for name, data in now.items() if ".unhang" not in name}
+    said = f"metrics/utils.py now; its original stays in {checkout}/.unhang" in capsys.readouterr().err
+    assert said is (command == "revert")
+    assert cli.tree(checkout) == now
+    assert originals(checkout) == before
 
 
 def test_a_rewrite_that_git_carried_to_another_commit_is_taken_back_there(checkout: Path) -> None:
@@ -90,8 +100,9 @@ def test_a_rewrite_that_git_carried_to_another_commit_is_taken_back_there(checko
     (checkout / METRIC).write_bytes(carried)
     assert unhang("revert", checkout) == 0
     assert (checkout / METRIC).read_bytes() == (before / METRIC).read_bytes()
-    left = {name: data for name, data in now.items() if ".unhang" not in name}
-    assert {name for name, data in cli.tree(checkout).items() if data != left.get(name)} == {METRIC}
+    assert {name for name, data in cli.tree(checkout).items() if data != now.get(name)} == {
+        METRIC, ".unhang/receipt.json"
+    }  # fmt: skip
 
 
 def test_force_never_writes_a_file_of_another_release(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,8 +184,8 @@ def test_a_folder_with_the_name_as_another_installer_spells_it(site: Path, name:
     assert unhang("revert", site) == 0
     edit(site / MPU, lambda data: data.removeprefix(b"# mine\n"))
     (site / name).rename(site / LISTED)
-    assert cli.tree(site).keys() == before.keys()
-    assert {file for file, data in cli.tree(site).items() if data != before[file]} == {f"{LISTED}/RECORD"}
+    assert unhang("revert", site) == 0
+    assert cli.tree(site) == before, "and RECORD's row of the original is back"
 
 
 def test_a_folder_that_is_gone(site: Path) -> None:
@@ -184,8 +195,9 @@ def test_a_folder_that_is_gone(site: Path) -> None:
     edit(site / MPU)
     assert unhang("revert", site) == 0
     plain = cli.unpack_targets(site.parent / "plain", SWIFT)
-    edit(plain / MPU)
     shutil.rmtree(plain / LISTED)
+    edit(site / MPU, lambda data: data.removeprefix(b"# mine\n"))
+    assert unhang("revert", site) == 0
     assert cli.tree(site) == cli.tree(plain)
 
 
@@ -227,10 +239,10 @@ def test_another_build_of_the_same_version_with_upstreams_own_fix(site: Path) ->
 
 
 def test_without_the_comment_it_is_ours_by_its_shape_as_long_as_nothing_was_installed_over_it(site: Path) -> None:
+    before = cli.tree(site)
     assert unhang("apply", site, "--fix", "mean-metric-dtype") == 0
     edit(site / METRIC, lambda data: re.sub(rb" *# unhang .*\n", b"", data))
-    before = cli.tree(site)
-    assert unhang("revert", site) == 1
+    assert unhang("revert", site) == 0
     assert cli.tree(site) == before
 
 
@@ -270,14 +282,24 @@ def test_after_an_upgrade_an_older_receipt_undoes_nothing(older: Path) -> None:
 # What `apply` drops
 
 
-def test_what_is_void_goes_with_the_next_apply_even_if_nothing_is_to_be_written(site: Path) -> None:
-    assert unhang("apply", site, "--fix", "mean-metric-dtype") == 0
-    (site / METRIC).unlink()
-    shutil.copy(cli.unpack_targets(site.parent / "plain", SWIFT) / METRIC, site / METRIC)
+def test_only_what_an_installer_has_written_since_goes_with_the_next_apply(site: Path) -> None:
+    fix = ("--fix", "mean-metric-dtype")
+    plain = cli.unpack_targets(site.parent / "plain", SWIFT)
+    assert unhang("apply", site, *fix) == 0
+    shutil.copy(plain / METRIC, site / METRIC)
+    assert unhang("apply", site, "--fix", "tp-logps-gradient") == 0
+    assert unhang("revert", site, "--fix", "tp-logps-gradient") == 0
+    assert (site / ".unhang").exists(), "no installer's row says so"
+    shutil.copy(plain / LISTED / "RECORD", site / LISTED / "RECORD")
     assert unhang("apply", site, "--skip", "mean-metric-dtype", "--dry-run") == 0
-    assert (site / ".unhang").exists()
     assert unhang("apply", site, "--fix", "moe-aux-tracker-hang") == 0
-    assert not (site / ".unhang").exists()
+    assert (site / ".unhang").exists(), "neither run is about it"
+    assert unhang("apply", site, "--kind", "wrong-values") == 0
+    assert len(originals(site)) == 2
+    assert unhang("revert", site, "--kind", "wrong-values") == 0
+    assert unhang("apply", site, *fix) == 0
+    assert unhang("revert", site) == 0
+    assert cli.tree(site) == cli.tree(plain)
 
 
 def test_without_permission_it_stays_and_apply_does_not_fail_for_that(

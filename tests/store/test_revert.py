@@ -104,14 +104,19 @@ def test_an_edited_file_does_not_stop_the_others(tmp_path: Path) -> None:
     assert {path for path in cli.tree(both) if path not in before} == {KEPT}
 
 
-def test_a_file_that_was_uninstalled_only_leaves_the_receipt(site: Path) -> None:
+def test_the_original_of_a_file_that_was_uninstalled_stays_until_it_is_installed_again(
+    site: Path, pristine: Path
+) -> None:
     for folder in site.iterdir():
         if folder.name != ".unhang":
             shutil.rmtree(folder)
     assert cli.called("check", "--target", site).code == 2, "there is nothing to look at"
     ran = cli.called("revert", "--target", site)
-    assert (ran.code, "is gone; nothing is left to revert in it" in ran.err) == (0, True)
-    assert list(site.iterdir()) == []
+    assert (ran.code, f"{ENGINE} is gone; its original stays in {site}/.unhang" in ran.err) == (0, True)
+    assert "delete that folder" in ran.err
+    shutil.copytree(pristine, site, dirs_exist_ok=True)
+    assert cli.called("revert", "--target", site).code == 0
+    assert cli.tree(site) == cli.tree(pristine)
 
 
 def test_a_checkout_that_is_no_longer_installed_keeps_its_own_receipt(pristine: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Made-up jobs of a few ranks, for the tests of both harnesses. They need torch."""
 
-import importlib.util
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +8,7 @@ import pytest
 
 from unhang.prove.ranks import schedule
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="no torch here: nox -s proofs has one")
+needs_torch = pytest.mark.torch
 Job = Callable[[int], Any]
 
 

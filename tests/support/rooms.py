@@ -23,8 +23,8 @@ LEVELS = (
     ("fleet",),
 )
 SHARED = (
-    "__init__", "checked", "entry_points", "errors", "gate", "local_version", "packs", "parameters", "records",
-    "suggest",
+    "__init__", "checked", "entry_points", "errors", "gate", "local_version", "pack_modules", "packs", "parameters",
+    "records", "suggest", "templates",
 )  # fmt: skip
 """The modules at the top of the tool that every room may import."""
 

@@ -32,7 +32,7 @@ WIDTHS = {**dict.fromkeys(packs.upstreams(), 120), "megatron-core": 100, "megatr
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()
-    for key, entry in catalog.facts(fix).whole.get("shapes", {}).items()
+    for key, entry in catalog.facts(fix).get("shapes", {}).items()
     if entry["state"] != "ours"
 ]
 
@@ -97,14 +97,22 @@ def cases(
                 (_,) = {item.function for item in targets}
                 for target in targets:  # a release may have a function in two files
                     file = f"-{target.file}" if len(targets) > 1 else ""
-                    found.append(pytest.param(Case(kind, target, name), id=f"{upstream}-{name}{file}"))
+                    marks = [pytest.mark.history(upstream)] if kind == "tree" else []
+                    found.append(pytest.param(Case(kind, target, name), id=f"{upstream}-{name}{file}", marks=marks))
     for row in _ROWS:
         if (row["fix"], row["state"]) != (fix, state) or function not in ("", row["function"]):
             continue
         if not covered & {*_released(row)}:
             kind = "pull" if _is_pull(row) else "shape"
-            found.append(pytest.param(Case(kind, _targets(row)[0], row["shape"]), id=f"{kind}-{row['shape']}"))
+            is_released = kind == "shape" and row["first"].split()[0] in WIDTHS
+            found.append(_of_shape(kind, _targets(row)[0], row["shape"], is_released))
     return found
+
+
+def _of_shape(kind: str, target: Target, shape: str, is_released: bool) -> Any:
+    """Return the parameter of a case that is named by its shape; if no release has that, only a clone does."""
+    marks = [] if is_released else [pytest.mark.history(target.upstream)]
+    return pytest.param(Case(kind, target, shape), id=f"{kind}-{shape}", marks=marks)
 
 
 def first(parameters: Sequence[Any]) -> Source:
@@ -126,7 +134,7 @@ def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
 def as_written(fix: str) -> list[Any]:
     """Return a case for each shape of a target with a pull request as written, whatever its state in the matrix."""
     return [
-        pytest.param(Case("pull", target, row["shape"]), id=f"pull-{row['shape']}")
+        _of_shape("pull", target, row["shape"], False)
         for row in _ROWS
         if row["fix"] == fix and _is_pull(row)
         for target in _targets(row)[:1]

@@ -123,6 +123,18 @@ def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.
     assert found.result not in (None, right.result), "a person may still decide that it is affected"
 
 
+def test_a_defect_that_the_codemod_refuses_is_a_state_once_the_manifest_says_what_else_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fix = catalog.fix("mtp-cp-deadlock")
+    (target,) = (one._replace(workaround="do something else") for one in fix.targets)
+    monkeypatch.setattr(catalog, "fix", lambda name: fix._replace(targets=(target,)))
+    states = {"fixed": FIXED, "not-affected": CLEAN, "no-rewrite": BROKEN, "undecided": UNCLEAR}
+    for state, data in states.items():
+        found = classify(data.encode(), target)
+        assert (found.state, bool(found.why), found.result) == (state, state == "undecided", None)
+
+
 def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "end_state", lambda fix, function: None)
     monkeypatch.setattr(codemod(WARMUP), "plan", None)

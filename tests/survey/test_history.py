@@ -29,14 +29,14 @@ def test_without_a_receipt_there_is_no_past() -> None:
 def test_the_past_of_each_function_is_found_by_file_and_fix() -> None:
     other = entry(B, C, FIRST, relative="p/n.py")
     assert history.past([merge(None, [entry(A, B, FIRST, SECOND)]), merge(None, [other])]) == {
-        ("/site/p/m.py", "fix-one", "f"): Past(sha256(B), "s1"),
-        ("/site/p/m.py", "fix-two", "g"): Past(sha256(B), "t1"),
-        ("/site/p/n.py", "fix-one", "f"): Past(sha256(C), "s1"),
+        ("/site/p/m.py", "fix-one", "f"): [Past(sha256(B), "s1")],
+        ("/site/p/m.py", "fix-two", "g"): [Past(sha256(B), "t1")],
+        ("/site/p/n.py", "fix-one", "f"): [Past(sha256(C), "s1")],
     }
     accepted = FIRST._replace(verified=False, generation=2, date="2026-11-22")
-    (past,) = history.past([merge(None, [entry(A, B, accepted)])]).values()
+    ((past,),) = history.past([merge(None, [entry(A, B, accepted)])]).values()
     assert past == Past(sha256(B), "s1", (Token("s0", 2, "s1"), "2026-11-22"))
-    (past,) = history.past([merge(None, [entry(A, B, accepted._replace(beside="h"))])]).values()
+    ((past,),) = history.past([merge(None, [entry(A, B, accepted._replace(beside="h"))])]).values()
     assert past == Past(sha256(B), "s1", (Token(paired("s0", "h"), 2, paired("s1", "h")), "2026-11-22"))
 
 

@@ -119,15 +119,20 @@ def test_a_required_fix_that_is_not_in_place_has_a_sentence_with_the_reason() ->
 
 
 def test_revert_prints_what_it_refuses_and_how_many_files_are_back(capsys: pytest.CaptureFixture[str]) -> None:
-    edited = (entry(relative="x.py"), "edited since", "use --force")
-    undo = Revert("/site", (), Receipt("", ()), (edited,), ("y.py is gone",), ())
+    edited = UnhangError("edited", "/site/x.py: edited since", path="/site/x.py", hint="use --force")
+    undo = Revert("/site", (), Receipt("", ()), (edited,), ("y.py is gone",), (), ())
     console.reverted(undo)
     refusal = ["note: y.py is gone", "error[edited]: /site/x.py: edited since", "  hint: use --force"]
     assert stderr(capsys) == refusal
-    console.reverted(undo._replace(files=((entry(), b"", b""),)))
+    console.reverted(undo._replace(files=((entry(), b"1", b"2"), (entry(), b"1", b"1"))))
     assert stderr(capsys) == [*refusal, "reverted 1 file in /site"]
     console.reverted(undo._replace(refused=(), notes=()))
     assert stderr(capsys) == ["reverted 0 files in /site"]
+    rests = undo._replace(refused=(), notes=(), asleep=("/site/p/m.py",), remaining=Receipt("", (entry(),)))
+    other = rests._replace(remaining=Receipt("", (entry(), entry(relative="p/n.py"))))
+    for one, lines in (rests, 2), (other, 1):
+        console.reverted(one)
+        assert len([line for line in stderr(capsys) if "delete that folder" in line]) == lines - 1
 
 
 def test_a_root_that_failed_is_named_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:

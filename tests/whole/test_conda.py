@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "conda.md"
 CONDA = os.environ.get("CONDA_EXE") or shutil.which("conda")
 SITE = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 ENGINE = SITE / "verl/workers/engine/megatron/transformer_impl.py"
-REINSTALLED = "patched before, and reinstalled or restored since"
+REINSTALLED = "patched before, and reverted, reinstalled or restored since"
 
 
 class Workplace(NamedTuple):

@@ -82,7 +82,7 @@ def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, comp
     env.install(compiled, "--force-reinstall")
     code, verdict, detail = env.verdict()
     assert (code, verdict) == (1, "needed")
-    assert "patched before, and reinstalled or restored since" in detail
+    assert "patched before, and reverted, reinstalled or restored since" in detail
     assert_hashes_hold(env.site)
     assert env.unhang("apply").code == 0
     assert env.verdict() == (0, "applied", "")

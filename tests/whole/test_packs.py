@@ -3,6 +3,8 @@
 import difflib
 import json
 import os
+import py_compile
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -220,6 +222,7 @@ def test_a_pack_for_another_unhang_is_told(acme: Path, tmp_path: Path) -> None:
 
 
 OUTSIDE = ["/etc/passwd.py", "verl/../../x.py", "../x.py", "verl//x.py", "swift/x.py", "verl.py", "verl/./x.py"]
+OUTSIDE += [f"verl/{'a/' * 2000}x.py", f"verl/{'a' * 300}.py"]  # no system has such a path
 
 
 @pytest.mark.parametrize("file", OUTSIDE)
@@ -331,6 +334,64 @@ def test_a_codemod_that_cannot_be_imported_is_the_packs_error(text: str | None, 
     assert "\x1b" not in ran.err
     if text is None:
         assert code_of(run("check", "--target", site, "--pack", acme, "--fix", ID)) == "bad-pack", "as far as it looks"
+
+
+ENDS = [
+    "raise SystemExit(0)",
+    "raise KeyError",
+    "class E(BaseException): pass\n        raise E",
+    "1 / 0",
+    "return self.plan(*_)",
+]
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_a_codemod_that_raises_when_it_is_used_blocks_its_fix(code: str, acme: Path, site: Path) -> None:
+    path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
+    text = path.read_text()
+    (name,) = re.findall(r"^class (\w+)\(Codemod\)", text, re.M)
+    path.write_text(
+        f"{text}\n\nclass It({name}):\n    def plan(self, *_):\n        {code}\n\n\nCODEMODS['value_loss'] = It()\n"
+    )
+    before = cli.tree(site)
+    ran = run("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert (ran.code, "blocked: " in ran.err, "a bug in unhang" in ran.err) == (1, True, False), ran
+    assert cli.tree(site) == before
+
+
+def test_a_module_of_a_pack_is_made_from_its_source_alone(acme: Path, site: Path) -> None:
+    path = acme / "codemods" / f"{ID.replace('-', '_')}.py"
+    source = path.read_bytes()
+    path.write_text("raise ValueError('of bytecode')")
+    py_compile.compile(str(path), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    path.write_bytes(source)
+    assert run("apply", "--target", site, "--pack", acme, "--fix", ID).code == 0
+    shutil.rmtree(path.parent / "__pycache__")
+    assert run("revert", "--target", site).code == 0
+    ran = cli.installed("apply", "--target", site, "--pack", acme, "--fix", ID)
+    assert (ran.code, (path.parent / "__pycache__").exists()) == (0, False), ran
+
+
+def test_a_file_of_a_pack_has_a_largest_size(acme: Path, site: Path) -> None:
+    for path in (
+        acme / "pack.json",
+        acme / "patches" / ID / "page.md",
+        acme / "codemods" / f"{ID.replace('-', '_')}.py",
+    ):
+        data = path.read_bytes()
+        with path.open("wb") as file:
+            file.truncate(packs.LARGEST + 1)
+        command = ("explain", ID) if path.suffix == ".md" else ("apply", "--target", site, "--fix", ID)
+        ran = run(*command, "--pack", acme)
+        assert (code_of(ran), f"it has more than 16 MiB\n  in: {path}\n" in ran.err) == ("bad-pack", True), ran
+        path.write_bytes(data)
+
+
+def test_a_wrong_pattern_in_a_manifest_is_the_packs_error(acme: Path, site: Path) -> None:
+    place = {"upstream": "verl", "file": FILE}
+    packed.change(acme, ID, **{"looks-at": {"pattern": "(", "files": [place]}})
+    ran = run("check", "--target", site, "--pack", acme, "--fix", ID)
+    assert (code_of(ran), "manifest.json" in ran.err) == ("bad-pack", True), ran
 
 
 def test_the_facts_of_a_pack_are_checked_too(acme: Path, site: Path) -> None:

@@ -216,7 +216,10 @@ def test_an_edit_outside_of_the_functions_stays(laid: Laid, project: str, old: s
         reverted = laid.copy(place)
         ran = reverted.unhang(*words)
         assert (ran.code, "that edit stays" in ran.err) == (0, True), ran.err
-        assert without_records(reverted.tree()) == without_records(plain.tree())
+        assert without_state(without_records(reverted.tree())) == without_records(plain.tree())
+        assert {path.read_bytes() for path in reverted.env.site.glob(".unhang/pristine/*")} == {
+            (laid.fresh(project, old).env.site / path.relative_to(place.env.site)).read_bytes() for path in files
+        }, "for the files are not what they were"
         assert_rows_hold(reverted)
 
     place.edit(lambda data: data.removeprefix(b"# my own line\n").removesuffix(b"\nmine = 1\n"), files)
@@ -237,7 +240,7 @@ def test_one_fix_after_the_other_goes_in_and_out_beside_an_edit(laid: Laid, proj
         ran = place.unhang("revert", "--fix", fix)
         assert ran.code == 0, ran.err
     assert_rows_hold(place)
-    now = without_records(place.tree())
+    now = without_state(without_records(place.tree()))
     assert now.keys() == without_records(plain).keys()
     for name, data in now.items():
         while data != plain[name]:  # some files were edited several times

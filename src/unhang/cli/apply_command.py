@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     search = find_some(wanted)
     if not options.dry_run:
         console.say_each(tidy(search.roots, caches(search)))
-        for sentence in forget(search):
+        for sentence in forget(search, wanted):
             console.note(f"note: {sentence}")
     seen = again(search, wanted)
     try:

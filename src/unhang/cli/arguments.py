@@ -26,7 +26,7 @@ _IN_SHORT = {
     "apply": "bring every needed fix into place",
     "revert": "take them back, to the byte",
     "diagnose": "a hung job's dumps, stacks and logs: which bug it is",
-    "explain": "a fix, an error or a word of the output",
+    "explain": "a fix, a cause, an error, or any words of a symptom",
 }
 """The commands that matter to somebody who does not know any."""
 _OTHERS = {
@@ -358,8 +358,8 @@ def _list(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
-    what = "a fix, a word of its symptom or stacks, an error code, or a word of a report"
-    parser.add_argument("name", metavar="NAME", help=what)
+    what = "a fix, a cause, an error code, a word of a report, or any words of an error or a symptom"
+    parser.add_argument("query", metavar="WORDS", nargs="+", help=what)
     _output(parser, "text", "json")
 
 

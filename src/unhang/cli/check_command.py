@@ -8,7 +8,6 @@ from unhang import packs
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.judge import recorded
-from unhang.judge.decide import NEEDED
 from unhang.shapes import catalog
 from unhang.suggest import hinted
 from unhang.survey.verdicts import survey
@@ -53,7 +52,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
 
 def _collision(findings: Sequence[Finding], wanted: Request) -> UnhangError | None:
     """Return the error with which ``apply`` would refuse the fixes of two packs, if they need one function here."""
-    needed = [it for it in findings if it.verdict.verdict == NEEDED] if packs.others() else []
+    needed = [it for it in findings if it.verdict.to_rewrite] if packs.others() else []
     if len({catalog.pack_of(it.target.fix) for it in needed}) < 2:
         return None
     from unhang.rewrite.plan import shared_function  # most runs have our pack alone

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from unhang.cli.arguments import whole
-from unhang.cli.error_codes import codes, words
+from unhang.cli.error_codes import causes, codes, words
 from unhang.shapes import catalog
 
 _FIXES = ("fix", "skip", "require")
@@ -71,6 +71,6 @@ def _next(typed: list[str], *, is_option: bool) -> Iterable[str]:
 def _values(action: argparse.Action) -> Iterable[str]:
     if action.dest in _FIXES:
         return catalog.fixes()
-    if action.dest == "name":
-        return (*catalog.fixes(), *codes(), *words())
+    if action.dest == "query":
+        return (*catalog.fixes(), *causes(), *codes(), *words())
     return map(str, action.choices or ())

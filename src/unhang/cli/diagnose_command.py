@@ -15,6 +15,7 @@ from unhang.cli.requests import hinted, request
 from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, standing, timeline
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described, joined
+from unhang.find.environment import left_out
 from unhang.survey.search import find
 from unhang.survey.verdicts import again
 from unhang.tell import console, progress, terminal
@@ -116,7 +117,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
     found = diagnosis.diagnose(job, signature.signatures())
     try:
-        what = _report(found, request(options))
+        what = _report(found, request(options)._replace(evidence=() if options.live else tuple(paths)))
     except (UnhangError, OSError) as error:  # the answers are worth more than whether a fix is in place here
         console.error(hinted(described(error), options))
         what = Report(found._replace(open=()), None, {}, request(options))
@@ -166,6 +167,9 @@ def _report(found: Diagnosis, wanted: Request) -> Report:
     if not fixes:
         return Report(found, None, {}, wanted)
     search = find(wanted._replace(as_imported=True))
+    if search.environment.found_by in (".venv", "own interpreter"):
+        if left := left_out(os.getcwd(), wanted.evidence):
+            console.note(f"{left} is in a folder of the evidence, and was not looked at; to do that: --python {left}")
     if search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", search.overlays[0]))
     stands, refuted = {}, set()

@@ -1,4 +1,4 @@
-"""What ``unhang explain`` prints of an error code (``error_codes.md``), and of a report's word (``words.md``)."""
+"""What ``unhang explain`` prints of an error code, a cause, and a word of a report: the files beside this module."""
 
 from __future__ import annotations
 
@@ -30,9 +30,20 @@ def words() -> dict[str, str]:
     return dict(_sections("words.md"))
 
 
+@cache
+def causes() -> dict[str, str]:
+    """Return the page of each cause that `diagnose` names, as Markdown. Raises OSError."""
+    return {name: text.strip() for name, text in _parts("causes.md")}
+
+
 def _sections(name: str) -> list[tuple[str, str]]:
-    """Return the heading and the text of each section of a file beside this module."""
+    """Return the heading and the text of each section of a file beside this module, on one line."""
+    return [(heading, " ".join(text.split())) for heading, text in _parts(name)]
+
+
+def _parts(name: str) -> list[tuple[str, str]]:
+    """Return the heading and the text of each section of a file beside this module, as it is."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), encoding="utf-8") as file:
         _, *sections = file.read().split("\n## ")
     parts = (section.partition("\n\n") for section in sections)
-    return [(heading, " ".join(text.split())) for heading, _, text in parts]
+    return [(heading, text) for heading, _, text in parts]

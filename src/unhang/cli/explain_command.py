@@ -1,4 +1,4 @@
-"""``unhang explain NAME``: a fix and its rows of the matrix, the cause and cure of an error, or a word of a report."""
+"""``unhang explain WORDS``: a fix and its rows of the matrix, a cause, an error and its cure, or a word of a report."""
 
 from __future__ import annotations
 
@@ -6,47 +6,79 @@ import sys
 from typing import TYPE_CHECKING
 
 from unhang import __version__, gate
-from unhang.cli import list_command
-from unhang.cli.error_codes import codes, words
-from unhang.errors import UnhangError, closest
+from unhang.cli import list_command, lookup
+from unhang.cli.error_codes import causes, codes, words
+from unhang.errors import UnhangError, closest, is_near
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.tell import console, drawing, instead, matrix_text, terminal
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from unhang.shapes.catalog import Fix
 
+_LOG = "`unhang diagnose FILE` reads a log"
+"""What says more than a few words do."""
+
 
 def run(options: argparse.Namespace) -> int:
-    """Run ``unhang explain``: print the page of a fix, by its id or words of its symptom, of an error code or a word.
+    """Run ``unhang explain``: print the page of a fix, a cause, an error code or a word, by its name or by any words.
 
-    Of several with the words, print the list. Raises UnhangError ``unknown-fix``.
+    Where several answer, print which. Raises UnhangError ``unknown-fix``.
     """
-    name, fixes = options.name, catalog.fixes()
+    query = " ".join(options.query)
     is_json = options.output_format == "json"
-    width = terminal.width(sys.stdout)
-    word = name.lower()
-    if name not in fixes and (word in codes() or word in words()):
-        page = error_page(word) if word in codes() else f"# {word}\n\n{words()[word]}"
-        kind = "error" if word in codes() else "word"
-        print(_document(kind, word, page) if is_json else terminal.refilled(page, width or matrix_text.WIDTH))
+    if page := _named(query, is_json=is_json):
+        print(page)
         return 0
-    found = [fixes[name]] if name in fixes else catalog.with_words(name.split())
+    names = [*catalog.fixes(), *causes(), *codes(), *words()]
+    is_one = " " not in query.strip()
+    if is_one and (fixes := catalog.with_words([query])):  # a function in a stack
+        return _listed(fixes, query, options.output_format)
+    found = [] if is_one and is_near(query, names) else lookup.find(query)
     if not found:
-        near = closest(name, [*fixes, *codes(), *words()])
-        log = ", and `unhang diagnose FILE` reads a log" if " " in name else ""
+        near = closest(query, names)
+        log = "" if is_one else f", and {_LOG}"
         hint = f"{f'did you mean {near}? ' if near else ''}`unhang list` shows all fixes{log}"
-        raise UnhangError("unknown-fix", f"there is no fix, error code or word {name!r}", hint=hint)
-    if len(found) > 1:
-        list_command.show(found, options.output_format)
-        if not is_json:
-            console.note(
-                f"{len(found)} fixes have {name!r} in their symptom; `unhang explain ID` prints the page of one"
-            )
+        raise UnhangError("unknown-fix", f"there is no fix, cause, error code or word {query!r}", hint=hint)
+    if len(found) == 1:
+        print(_named(found[0].name, is_json=is_json))
+    elif is_json:
+        rows = [{"kind": one.kind, "name": one.name, "title": one.title} for one in found]
+        print(gate.document({"schema": 1, "unhang": __version__, "found": rows}))
+    else:
+        width = terminal.width(sys.stdout)
+        for one in found:
+            print(terminal.wrapped(f"unhang explain {one.name}\n  {one.kind}: {one.title}", width))
+    if not is_json and found[0].kind == "cause":
+        console.note(_LOG)
+    return 0
+
+
+def _named(name: str, *, is_json: bool) -> str:
+    """Return the page, or its JSON, of the fix, cause, error code or word of this name; empty if there is none."""
+    width, word = terminal.width(sys.stdout), name.lower()
+    if name in catalog.fixes():
+        found = catalog.fix(name)
+        return _document("fix", name, page_of(found, 0)) if is_json else page_of(found, width)
+    for kind, known in (("error", codes()), ("cause", causes()), ("word", words())):
+        key = next((one for one in (word, word.removesuffix("s")) if one in known), None)
+        if key:
+            page = error_page(key) if kind == "error" else f"# {key}\n\n{known[key]}"
+            return _document(kind, key, page) if is_json else terminal.refilled(page, width or matrix_text.WIDTH)
+    return ""
+
+
+def _listed(found: Sequence[Fix], query: str, output_format: str) -> int:
+    """Print the page of the one fix that has a word, or the list of several."""
+    if len(found) == 1:
+        print(_named(found[0].id, is_json=output_format == "json"))
         return 0
-    print(_document("fix", found[0].id, page_of(found[0], 0)) if is_json else page_of(found[0], width))
+    list_command.show(found, output_format)
+    if output_format != "json":
+        console.note(f"{len(found)} fixes have {query!r} in their symptom; `unhang explain ID` prints the page of one")
     return 0
 
 
@@ -85,6 +117,6 @@ def _with_drawing(page: str, fix: Fix, width: int) -> str:
 
 
 def _document(kind: str, name: str, page: str) -> str:
-    """Return the JSON of a page: of a ``fix``, an ``error`` or a ``word``."""
+    """Return the JSON of a page: of a ``fix``, a ``cause``, an ``error`` or a ``word``."""
     about = list_command.document(catalog.fix(name)) if kind == "fix" else {}
     return gate.document({"schema": 1, "unhang": __version__, "kind": kind, "name": name, **about, "page": page})

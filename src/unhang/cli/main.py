@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"interrupted: {error.args[0] if error.args else 'nothing is half done'}", file=sys.stderr, flush=True
             )
         return 130
-    except Exception as error:
+    except BaseException as error:  # a codemod of somebody's may end the process with any code
         if isinstance(error, BrokenPipeError) and error.filename in (None, STDOUT):
             return 2  # the reader is gone (`unhang diff | head`)
         told = described(error)
@@ -119,7 +119,10 @@ def _use_packs(words: Sequence[str]) -> UnhangError | None:
         return None
     try:
         packs.use(*named, os.environ)
+        if packs.others():
+            packs.upstreams()  # whose names the options take
     except UnhangError as error:
+        packs.use([], True, {})
         return error
     return None
 
@@ -143,7 +146,7 @@ def _fail(error: UnhangError, options: argparse.Namespace | None) -> int:
     from unhang.tell import console, report
 
     if options is not None:
-        with suppress(OSError, UnhangError):  # what went wrong may go wrong again, as the fixes are read for the hint
+        with suppress(Exception):  # what went wrong may go wrong again, as the fixes are read for the hint
             error = hinted(error, options)
     if getattr(options, "output_format", "text") == "json":
         with suppress(OSError, ValueError):  # it may be stdout that failed

@@ -103,7 +103,10 @@ def _read(path: str) -> str:
         text = file.read(_TOO_LONG)  # it may be a pipe
     if len(text) == _TOO_LONG:
         raise UnhangError("bad-patch", "this file is too large for a diff", path=path, hint="name a diff")
-    return text.replace("\r\n", "\n")
+    if text.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+        hint = "write it as it is: `git diff --output=FILE`"
+        raise UnhangError("bad-patch", "this diff is in UTF-16, as PowerShell's `>` writes", path=path, hint=hint)
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _release(requirement: str, folder: str) -> Wheel:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from unhang.cli.check_command import check
 from unhang.cli.ending import Ending
 from unhang.cli.requests import request
 from unhang.deliver import overlay, overlay_folder
 from unhang.errors import UnhangError
+from unhang.find.bytecode import compiler
 from unhang.suggest import RECOVERY, Hint
 from unhang.survey.preview import with_rewrites
 from unhang.survey.unlocked import planned_without_lock
@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
     written |= overlay_folder.clear(folder, composed, seen.search)
     ending, shown = Ending("the overlay is in place"), frozenset[str]()
     with ending:
-        if written:
-            overlay_folder.compile_hook(folder, seen.environment.python or sys.executable)
+        if written and (python := compiler(seen.search)):
+            overlay_folder.compile_hook(folder, python)
     with ending:
         shown = console.results(options.output_format, Report(seen.search, wanted, after, None, False))
     with ending:

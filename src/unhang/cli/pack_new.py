@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
 from unhang.deliver import releases
+from unhang.deliver.pack_wheel import PARTS, TYPES
 from unhang.deliver.releases import Release
 from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
@@ -110,7 +110,7 @@ def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, s
     """Copy the pack into ``stage``; return the files that it and the upstream begin with, by path, where missing."""
     made: dict[str, str] = {}
     if os.path.isfile(os.path.join(folder, "pack.json")):
-        shutil.copytree(folder, stage, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        _copy(folder, stage)
     else:
         if os.path.isdir(folder) and os.listdir(folder):
             hint = "name a new or empty folder, or one that has pack.json"
@@ -126,6 +126,21 @@ def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, s
         made[f"upstreams/{plain}.json"] = pack_texts.upstream(name, module)
         _write(stage, {f"upstreams/{plain}.json": made[f"upstreams/{plain}.json"]})
     return made
+
+
+def _copy(folder: str, stage: str) -> None:
+    """Copy what a pack is made of. Raises UnhangError as ``packs.load``, and ``bad-pack``."""
+    pack = packs.load(os.path.realpath(folder))
+    parts = ((above, names) for part in PARTS for above, _, names in os.walk(os.path.join(pack.folder, part)))
+    for above, names in ((pack.folder, ["pack.json"]), *parts):
+        for name in (it for it in names if it.endswith(TYPES)):
+            path = os.path.join(above, name)
+            with packs.Blamed(pack, path):
+                data = packs.read(path)
+            copy = os.path.join(stage, os.path.relpath(path, pack.folder))
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            with open(copy, "wb") as file:
+                file.write(data)
 
 
 def _distribution(requirement: str) -> str:
@@ -146,12 +161,13 @@ def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], li
     left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
     ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
     files = [it.file for it in result.files]
+    path = catalog.manifest_schema()["properties"]["targets"]["items"]["properties"]["file"]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
             continue
-        if not re.fullmatch(r"[\w/]+\.py", patched.file):
+        if not re.search(path["pattern"], patched.file):
             left.append(f"{gate.line(patched.file)}: its name is not that of a module")
             continue
         part = _part(fix, upstream, patched)
@@ -175,19 +191,29 @@ def _is_aside(path: str) -> bool:
 
 
 def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:
-    """Return the edits with names in the place of these values. Raises UnhangError ``bad-option`` if one has none."""
+    """Return the edits with names in the place of these values.
+
+    Raises UnhangError ``bad-option`` if one is nowhere, or is no text where it is.
+    """
     texts = [swap.new for it in bound for swap in it.swaps]
     for name, value in values.items():
         if not any(value in text for text in texts):
             hint = "give the value as the diff has it"
             raise UnhangError("bad-option", f"no text that the diff adds has {value!r}, for {name}", hint=hint)
-    return [
+    named = [
         it._replace(
             target=it.target._replace(parameters=tuple(values)),
             swaps=tuple(swap._replace(new=parameters.named(swap.new, values)) for swap in it.swaps),
         )
         for it in bound
     ]
+    try:
+        for it in named:
+            it.codemod.filled(values)
+    except parameters.Refused as error:
+        hint = "give a value that the diff has inside of strings alone"
+        raise UnhangError("bad-option", str(error), hint=hint) from error
+    return named
 
 
 def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:
@@ -202,13 +228,11 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
     from unhang.judge.decide import exact
 
-    names = {name for it in edits for name in it.parameters}
-    with parameters.stood_in(names):  # whatever their values are, they must not be in the shapes
+    with parameters.stood_in(
+        name for it in edits for name in it.parameters
+    ):  # whatever their values are, they must not be in the shapes
         written = {target: exact(target) for target in catalog.fix(fix).targets}
         again = facts.tried(written, release.read)
-    if names and again.misfits and not found.misfits:
-        hint = "give a value that the diff has inside of strings alone"
-        raise UnhangError("bad-patch", f"with another value for {', '.join(sorted(names))} it is no Python", hint=hint)
     if found.misfits or [*written] != [*edits] or again != found:
         why = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
         names = {it.function for it in edits}

@@ -18,6 +18,7 @@ from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
     from unhang.judge.findings import Finding
     from unhang.records import Request, Search
@@ -47,19 +48,21 @@ def run(options: argparse.Namespace) -> int:
         where = f"there is no receipt in {', '.join(search.roots)}" if search.roots else "no installation was found"
         console.say(f"nothing to revert: {where}")
         console.without_receipt(_unlisted(seen), search.environment)
+        console.unlisted(search.roots)
         return 1
     return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)
 
 
 def _end(search: Search, done: Reverted, wanted: Request, output_format: str) -> int:
     """Report what was done, and return the exit code; raise nothing but KeyboardInterrupt."""
-    changed = frozenset(entry.path for one in done.done for entry, _, _ in one.files)
+    changed = frozenset(entry.path for one in done.done for entry, before, after in one.files if before != after)
     ending = Ending(clause(len(changed), "file", "reverted"))
     interrupted = journal_left(done.left)
     with ending:
         console.say_each(done.recovered)
     seen = look_again(ending, Survey(search, (), (), interrupted), wanted)
-    left = [finding for finding in _unlisted(seen) if finding.installation.real_root not in done.failed]
+    asleep = {path for one in done.done for path in one.asleep}
+    left = [finding for finding in _unlisted(seen, asleep) if finding.installation.real_root not in done.failed]
     with ending:
         what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
         console.results(output_format, what)
@@ -69,15 +72,16 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
         console.failed(done.failed)
         console.left(done.left)
         console.without_receipt(left, seen.environment)
+        console.unlisted(search.roots)
     return 1 if done.failed or interrupted or left or any(one.refused for one in done.done) else 0
 
 
-def _unlisted(seen: Survey) -> list[Finding]:
-    """Return the rewritten functions whose file no receipt lists.
+def _unlisted(seen: Survey, asleep: Collection[str] = ()) -> list[Finding]:
+    """Return the rewritten functions whose file no receipt lists; one that is ``asleep`` is listed with other bytes.
 
     An import that a person has added, where nothing else of the fix is in place, is theirs: that fix is needed.
     """
-    listed = {entry.path for receipt in seen.receipts for entry in receipt.files}
+    listed = {entry.path for receipt in seen.receipts for entry in receipt.files} - {*asleep}
     return [finding for finding in seen.findings if _is_in_place(finding) and finding.seen.real not in listed]
 
 

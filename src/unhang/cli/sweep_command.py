@@ -93,8 +93,8 @@ def _swept(fix: Fix, release: Release) -> bool:
     from unhang.judge import recorded
 
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
-    path, known = recorded.path(fix.id), dict(catalog.facts(fix.id).whole)
-    if recorded.is_edited(path, known.get("codemod")):
+    path, known = recorded.path(fix.id), dict(catalog.facts(fix.id))
+    if recorded.is_edited(fix.id, known.get("codemod")):
         console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
         known = {}
     known = (known or facts.document(fix.targets)) | {"codemod": recorded.digests(packs.read(path), path)}

@@ -15,16 +15,16 @@ from unhang import packs
 from unhang.deliver import sbom
 from unhang.entry_points import GROUP
 from unhang.judge import recorded
-from unhang.judge.decide import codemod, exact
+from unhang.judge.decide import codemod, edits
+from unhang.records import Pack
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.store import dist_info
 
 PARTS = ("patches", "codemods", "compat", "upstreams", "prove")
 """The folders of a pack that are in its wheel: not its tests."""
-_TYPES = (".json", ".md", ".py")
+TYPES = (".json", ".md", ".py")
 _LICENCES = ("LICENSE", "LICENCE", "NOTICE")
-_LARGEST = 16 << 20  # bytes of a file
 _MODE = 0o100644 << 16
 
 
@@ -43,8 +43,8 @@ def build(folder: str) -> Built:
     together; and as ``packs.load`` and ``catalog.fixes``.
     """
     pack = packs.load(os.path.realpath(folder))
-    about = packs.checked_file(os.path.join(pack.folder, "pack.json"), "pack")
-    files = dict(_files(pack.folder))
+    about = packs.document(pack, os.path.join(pack.folder, "pack.json"), "pack")
+    files = dict(_files(pack))
     fixes = [fix for fix in catalog.fixes().values() if fix.pack == pack]
     for fix in fixes:
         _check(fix, files)
@@ -65,8 +65,9 @@ def build(folder: str) -> Built:
     return Built(f"{name}-py3-none-any.whl", _zipped(members), len(fixes))
 
 
-def _files(folder: str) -> Iterator[tuple[str, bytes]]:
+def _files(pack: Pack) -> Iterator[tuple[str, bytes]]:
     """Yield path and bytes of each file that goes into the wheel, sorted. What is not ours to ship is an error."""
+    folder = pack.folder
     tops = [name for name in ("pack.json", *_LICENCES) if os.path.lexists(os.path.join(folder, name))]
     found = [os.path.join(folder, name) for name in tops]
     for part in PARTS:
@@ -77,13 +78,13 @@ def _files(folder: str) -> Iterator[tuple[str, bytes]]:
             found += (os.path.join(above, name) for name in sorted(here) if not name.endswith(".pyc"))
     for path in found:
         name = os.path.relpath(path, folder).replace(os.sep, "/")
-        if os.path.islink(path) or not os.path.isfile(path):
-            raise packs.bad(path, "it is a link, or no file")
-        if "/" in name and not name.endswith(_TYPES):
-            raise packs.bad(path, f"a pack has files of these kinds alone: {', '.join(_TYPES)}")
-        if os.path.getsize(path) > _LARGEST:
-            raise packs.bad(path, "it is too large")
-        yield name, packs.read(path)
+        if os.path.islink(path):
+            raise packs.bad(path, "it is a link")
+        if "/" in name and not name.endswith(TYPES):
+            raise packs.bad(path, f"a pack has files of these kinds alone: {', '.join(TYPES)}")
+        with packs.Blamed(pack, path):
+            data = packs.read(path)
+        yield name, data
 
 
 def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
@@ -104,7 +105,7 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
         raise packs.bad(os.path.join(folder, f"compat/data/{fix.id}.json"), why)
     recorded.refuse_edited([fix.id])
     for target in fix.targets:
-        exact(target) if target.binding else codemod(target)
+        edits(target) if target.binding else codemod(target)
 
 
 def _metadata(project: str, about: Mapping[str, Any], licences: list[str]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 from typing import NamedTuple
 
-from unhang.diagnose import desync, facts, match, suspects, whereabouts
+from unhang.diagnose import causes, desync, facts, match, suspects, whereabouts
 from unhang.diagnose.answer import ANSWERS, Answer, Place
+from unhang.diagnose.causes import Cause
 from unhang.diagnose.evidence import Job, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.match import Match
@@ -58,6 +59,8 @@ class Diagnosis(NamedTuple):
     """The best first; at least one."""
     open: tuple[Signature, ...] = ()
     """Of a log alone: the fixes that it does not exclude."""
+    causes: tuple[Cause, ...] = ()
+    """The best first."""
 
 
 def diagnose(job: Job, signatures: Collection[Signature]) -> Diagnosis:
@@ -70,7 +73,8 @@ def diagnose(job: Job, signatures: Collection[Signature]) -> Diagnosis:
     if not known:
         answers += _apart(found, first)
     left = () if known else match.not_excluded(found, signatures)
-    return Diagnosis(found, first, tuple(sorted(answers, key=lambda one: ANSWERS.index(one.answer))), left)
+    answers.sort(key=lambda one: ANSWERS.index(one.answer))
+    return Diagnosis(found, first, tuple(answers), left, causes.of(found, first))
 
 
 def without(found: Diagnosis, refuted: Collection[str]) -> Diagnosis:

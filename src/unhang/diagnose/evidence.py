@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from unhang.diagnose.statements import Statement
+
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
     "send", "recv", "coalesced",
@@ -176,6 +178,8 @@ class Rank(NamedTuple):
     """The newest collective of each kind in a group that is done, but for those in ``last``."""
     recent: tuple[Recent, ...] = ()
     """The newest entries of its dump."""
+    statements: tuple[Statement, ...] = ()
+    """What a text says about ranks and processes: only in a part of a file, of no rank."""
 
 
 class Unread(NamedTuple):
@@ -206,6 +210,8 @@ class Job(NamedTuple):
     """Ranks of which only lines came that say neither where they wait nor why they died; they are not in ``ranks``."""
     running: frozenset[int] = frozenset()
     """Ranks whose process `--live` has seen to run to the end; also some that are not in ``ranks``."""
+    statements: tuple[Statement, ...] = ()
+    """What texts say about ranks and processes."""
 
     def group(self, name: str) -> Group:
         """Return a group by its name, also one that no dump lists."""

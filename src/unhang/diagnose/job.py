@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from unhang.diagnose import apart
+from unhang.diagnose import apart, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import Dump
@@ -34,6 +34,14 @@ class Told(NamedTuple):
 def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
+    said = tuple(
+        statements.known(it, -1 if one.named is None else one.named)
+        for one in told
+        for part in one.parts
+        for it in part.statements
+    )
+    speak = {one.file for one in told if any(part.statements for part in one.parts)}
+    told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
     dumps, left, others = apart.chosen(
@@ -55,7 +63,8 @@ def merged(told: Iterable[Told]) -> Job:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
             if number is None:
-                if all(it.rank < 0 for it in one.parts):  # a name would help; what several ranks share has none
+                is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
+                if is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
                 strangers += part.messages
             elif part == Rank(part.rank):
@@ -79,6 +88,7 @@ def merged(told: Iterable[Told]) -> Job:
         tuple(strangers),
         frozenset(spoken - parts.keys()),
         running,
+        said,
     )
 
 

@@ -45,9 +45,12 @@ _NAME = re.compile(
     r"(\w{1,101})/(ranks\.json|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
     re.ASCII,
 )
-_SHELL = """\
+_ROOT = "/"
+"""Each Python starts here, where only root writes; and with -I, so that it imports from its own environment alone."""
+_SHELL = f"""\
+cd {_ROOT}
 for python in python3 python python3.13 python3.12 python3.11 python3.10 python3.9 python3.8; do
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$python" -c "$0" "$@"
+  "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$python" -I -c "$0" "$@"
 done
 echo 'no Python 3.8 or newer is on PATH'; exit 3"""
 
@@ -60,6 +63,8 @@ class Place(NamedTuple):
     nodes: int = 1
     is_all: bool = True
     """Whether these are all nodes of the job."""
+    cwd: str | None = None
+    """Where the command runs; None: in our own working directory, as paths in kubectl's options are relative to it."""
 
 
 class Collected(NamedTuple):
@@ -74,9 +79,8 @@ class Collected(NamedTuple):
 
 def here(named: str = "") -> list[Place]:
     """Return this node."""
-    return [
-        Place("this node", (sys.executable, "-I", "-c", _boot(), str(APART_S), collector.name_of(named)), is_all=False)
-    ]
+    command = (sys.executable, "-I", "-c", _boot(), str(APART_S), collector.name_of(named))
+    return [Place("this node", command, is_all=False, cwd=_ROOT)]
 
 
 def slurm(job: str, named: str = "") -> list[Place]:
@@ -153,9 +157,13 @@ def _pod(item: Mapping[str, Mapping[str, object]]) -> tuple[str, str, str]:
 
 def ray(address: str, python: str | None, named: str = "") -> list[Place]:
     """Return the nodes of a Ray cluster, which an interpreter that has Ray asks: this one, unless one is named."""
+    asks = python or sys.executable
+    if os.path.basename(asks) != asks:  # else a command on PATH
+        asks = os.path.abspath(asks)
     limit = str(APART_S + _LIMIT_S - 30)
     source = Path(on_ray.__file__).read_text(encoding="utf-8")
-    return [Place("Ray", (python or sys.executable, "-c", source, address, limit, *_remote(named)), 0)]
+    # Ray puts the working directory on the path of its workers.
+    return [Place("Ray", (asks, "-I", "-c", source, address, limit, *_remote(named)), 0, cwd=_ROOT)]
 
 
 def _said(command: Sequence[str]) -> str:
@@ -291,7 +299,7 @@ class _Inbox:
                     return
                 process = subprocess.Popen(
                     place.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                    start_new_session=True, env=_environment(),
+                    start_new_session=True, env=_environment(), cwd=place.cwd,
                 )  # fmt: skip
                 self._running.add(process)
         except OSError as error:

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import speakers, stacks
+from unhang.diagnose import phrases, speakers, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
 from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.speakers import Speaker
@@ -29,6 +29,7 @@ _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
+    *phrases.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"
 """What a process of ms-swift says once all has gone well."""
@@ -38,8 +39,8 @@ _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
 _ABOVE = re.compile(r"\W*(?:global[ _])?rank\W{0,3}(\d{1,7})\b", re.IGNORECASE)
 """A line right above what py-spy says of a process."""
-_WORK = re.compile(r"Work[A-Z]CCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
-_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?:\(([^)]{0,200})\))? Rank \d{1,18}\]")
+_WORK = re.compile(r"Work[A-Z]CCL\((?:SeqNum=(\d{1,18}), )?OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
+_GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (\d{1,18})\b")
 _COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
@@ -78,15 +79,13 @@ _MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
 """What stands before the lines of a group of errors."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
-# torch's names of operations, in c10d's opTypeToString.
-_KINDS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
-    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
-    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
-    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
-}  # fmt: skip
+# A line of the watchdog that a terminal has wrapped, and what stands at its end.
+_CUT = re.compile(
+    r"Watchdog caught collective operation timeout(?!.*timing out)|watchdog thread terminated with $|"
+    r"(?:detected by watchdog at work|Timeout at NCCL work)(?!.*completed(?: NCCL)? work: \S)"
+)
+_BEGINS = re.compile(r"\W{0,4}\[(?:rank|default|E |E\d)|\(\w+ pid=|Traceback|frame #|\s*what\(\)")
+_PADDED, _CUT_LINES = re.compile(r"\s{2,}$"), 3
 
 
 class _Said:
@@ -160,6 +159,9 @@ class _Said:
                 if known.sequence == int(found[1]) and not known.group.name:
                     self.waiting[key] = known._replace(group=group)
                     break
+            else:
+                if not any(known.sequence == int(found[1]) for known in self.waiting.values()):
+                    self.wait(Operation(stacks.NOBODY, group, int(found[1]), "", source=source))
         if (found := _COMPLETED.search(text)) and int(found[1]) > 0:
             self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
 
@@ -191,6 +193,10 @@ class _Log:
         self._summary = stacks.NOBODY
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
+        self.statements = statements.Reader()
+        self._cut = ""
+        """The beginning of a line that a terminal has wrapped."""
+        self._cut_at, self._left = "", 0
 
     def words(self, piece: bytes) -> list[bytes]:
         """Return what the lines of a piece that are to be taken have: words, or a beginning not seen before.
@@ -204,15 +210,41 @@ class _Log:
         self._heads |= new
         return [*(word for word in _WORDS if word in piece), *new]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the next line may belong to the last ones."""
+        return bool(self.open or self.caught or self._cut or self.statements.is_open)
+
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
         self._before, self._before_at = speakers.of(line), speakers.time_in(line)
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
+        if self._cut:
+            if self._left and not _BEGINS.match(line):
+                self._cut, self._left = self._cut + line, self._left - 1
+                if not _CUT.search(self._cut):
+                    self.end()
+                return
+            self.end()
+        if _CUT.search(line):
+            self._cut, self._cut_at, self._left = _PADDED.sub("", line), source, _CUT_LINES
+        else:
+            self._whole(line, source)
+
+    def end(self) -> None:
+        """Take what is left of a line that a terminal has wrapped."""
+        line, self._cut = self._cut, ""
+        if line:
+            self._whole(line, self._cut_at)
+
+    def _whole(self, line: str, source: str) -> None:
         at = speakers.time_in(line)
-        for speaker, text in speakers.each(line):
+        for speaker, said in speakers.each(line):
+            text = said.rstrip()
             self._settle(speaker, text)
+            self.statements.line(speaker, text, source, at)
             self._line(speaker, text, at, source)
             self._before, self._before_at = (speaker, text), at
 
@@ -259,8 +291,9 @@ class _Log:
         self.open.discard(speaker)
         if found := _WORK.search(text):
             elements = int(found[3]) if found[3] else None
-            kind = _KINDS.get(found[2], found[2].lower())
-            said.wait(Operation(stacks.NOBODY, _group(text), int(found[1]), kind, elements=elements, source=source))
+            kind = statements.KINDS.get(found[2], found[2].lower())
+            number = int(found[1]) if found[1] else None  # torch before 2.0 says none
+            said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
         elif found := _FINGERPRINT.search(text):
             said.wait(_of_fingerprint(found, source))
@@ -289,6 +322,7 @@ class _Log:
 
     def told(self) -> Iterator[Rank]:
         """Yield what each rank said, in ascending order, and last what nobody knows the rank of."""
+        self.end()
         ranks: dict[int, list[_Said]] = defaultdict(list)
         spied: dict[int, list[Stack]] = defaultdict(list)
         nobodies: list[tuple[Stack, ...]] = []
@@ -311,6 +345,8 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
+        if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
+            yield Rank(stacks.NOBODY, statements=stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:
@@ -332,7 +368,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     try:
         for number, piece in _pieces(stream):
             words = log.words(piece)
-            if log.open or log.caught or words:
+            if log.is_open or words:
                 _take(log, piece, words, name, number)
     except Exception as error:  # of any decompressor
         wrong = error
@@ -346,7 +382,7 @@ def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -
     went_on, before = False, b""
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
-            if log.open or log.caught or any(word in part for word in words):
+            if log.is_open or any(word in part for word in words):
                 log.before(before[:_LONGEST].decode(errors="replace"))
                 most = _LONGEST_JSON if part.startswith(b'{"') else _LONGEST
                 log.line(part[:most].decode(errors="replace"), f"{name}:{at}")
@@ -409,7 +445,7 @@ def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
         stacks.NOBODY,
         _NO_GROUP,
         int(found[1]) + 1,  # it begins with 0
-        _KINDS.get(found[2], found[2].lower()),
+        statements.KINDS.get(found[2], found[2].lower()),
         inputs=(sizes,) if found[4] else None,
         dtypes=(found[4],) if found[4] else None,
         source=source,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, table, whereabouts
+from unhang.diagnose import capture, standing, statements, table, whereabouts
 from unhang.diagnose.suspects import FAILED, traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -61,6 +61,8 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
+_FEW, _OPEN = 3, ("never-arrived", "mismatch")
+"""How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
 """How many runs of ranks the text shows, and how many files with one fault: a large job would fill the screen."""
 
@@ -115,7 +117,8 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
     suspects, job = report.diagnosis.suspects, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
-    lines += ["", terminal.wrapped(_read(job), width)]
+    lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
+    lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
     lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
@@ -136,6 +139,8 @@ def document(report: Report) -> str:
         "unhang": __version__,
         "suspects": sorted(suspects.why),
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
+        "processes": processes(job),
+        "causes": [one._asdict() for one in report.diagnosis.causes],
         "environment": report.environment and report.environment._asdict(),
         "job": {
             "files": job.files,
@@ -188,12 +193,30 @@ def _suspects(found: Diagnosis) -> list[str]:
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    if suspects.why or found.facts.strangers:
-        return lines
     job = found.facts.job
+    blamed = [] if suspects.why else statements.blamed(job.statements)[:_MOST]
+    told = [f"{name}: {gate.line(one.words.removeprefix(f'{name}: '))}" for one in blamed for name in one.processes]
+    lines += told
+    if suspects.why or found.facts.strangers or told or (found.causes and job.ranks.keys() | job.spoken == set()):
+        return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
     return [nobody if job.ranks or job.spoken else nothing, *lines]
+
+
+def processes(job: Job) -> list[str]:
+    """Return the processes that lines blame, of which nobody knows the rank."""
+    return [*dict.fromkeys(name for one in statements.blamed(job.statements) for name in one.processes)]
+
+
+def _causes(found: Diagnosis) -> Iterable[str]:
+    """Yield the causes, the best one with what to do."""
+    known = {gate.line(why) for why in found.suspects.why.values()}
+    for number, one in enumerate(found.causes[:_FEW]):
+        why = gate.line(one.why)
+        yield f"{'also' if number else 'cause'}: {one.code}{'' if why in known else f': {why}'}"
+        if not number:
+            yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
 def _open(left: Sequence[Signature]) -> Iterable[str]:
@@ -255,6 +278,8 @@ def _next(answer: Answer, report: Report) -> Iterable[str]:
             yield "next: begin with the error at the top; the other ranks only wait"
             return
         facts = report.diagnosis.facts
+        if facts.job.statements and (report.diagnosis.suspects.why or report.diagnosis.causes[0].code not in _OPEN):
+            return  # what to do about the cause stands above, and more files would not change it
         if facts.has_ended and not report.diagnosis.suspects.why:
             yield NEXT["ended"]
             return
@@ -294,6 +319,8 @@ def _after(answer: str, facts: Facts) -> str:
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
+    stands = report.standings.get(answer.fix, ())
+    is_curable = answer.answer == "known" and standing.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix or None,
@@ -301,8 +328,8 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "summary": answer.summary,
         "places": [place._asdict() for place in answer.places],
         "missing": list(answer.missing),
-        "command": _cure(answer.fix, report) if answer.answer == "known" else None,
-        "standings": [place._asdict() for place in report.standings.get(answer.fix, ())],
+        "command": _cure(answer.fix, report) if is_curable else None,
+        "standings": [place._asdict() for place in stands],
     }
 
 

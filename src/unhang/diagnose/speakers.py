@@ -20,7 +20,8 @@ _LINE = (
 _PREFIX = re.compile(
     r"""
     \[(?!rank\d)[a-zA-Z_][\w.-]{0,40}?(?P<local>\d{1,7})\]:[ ]?        # torchrun: role and local rank
-    | (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
+    | (?!\d{1,7}:[ ]\[[^\]]+\]$)                                         # not what Horovod says of a rank
+        (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
     | \[(?:[\w.@-]{0,80}\d,)?(?P<process>\d{1,7})\]                     # mpirun --tag-output
         (?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:[ ]?                    # --output tag-detailed: host and process
     | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank

@@ -25,7 +25,9 @@ _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
-_FAULT = re.compile(r"(?:Stack|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$")
+_FAULT = re.compile(
+    r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
+)
 _FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
@@ -157,8 +159,8 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
 
 
 def begins(text: str) -> bool:
-    """Return whether a line is the first one of what py-spy says of a process."""
-    return bool(_PROCESS.match(text))
+    """Return whether a line is the first one of what py-spy or faulthandler says of a process."""
+    return bool(_PROCESS.match(text) or (_FAULT.match(text) and not text.startswith("Thread")))
 
 
 def recognizes(head: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, SETTLED
+from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, NO_REWRITE, NOT_AFFECTED, SETTLED
 from unhang.shapes import catalog
 from unhang.suggest import command
 from unhang.tell import report
@@ -32,6 +32,8 @@ class Standing(NamedTuple):
     """What to do, with the command."""
     shape: str | None = None
     """That of the function."""
+    code: str | None = None
+    """As the verdict has it."""
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
@@ -45,7 +47,14 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
         hint = _hint(finding, report.digest(findings), request)
         found.append(
             Standing(
-                place.upstream, place.version, place.root, verdict.verdict, verdict.detail, hint, finding.seen.shape
+                place.upstream,
+                place.version,
+                place.root,
+                verdict.verdict,
+                verdict.detail,
+                hint,
+                finding.seen.shape,
+                verdict.code,
             )
         )
     return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
@@ -71,6 +80,11 @@ def cure(fix: str, request: Request) -> str:
     return command("apply", request, "--fix", fix)
 
 
+def is_curable(found: Sequence[Standing]) -> bool:
+    """Return whether there is a rewrite where a fix stands; so there is where that is not known."""
+    return not found or any(one.code != NO_REWRITE for one in found)
+
+
 def upstreams(fix: str) -> str:
     """Return the names of the upstreams that have a target of a fix."""
     return " or ".join(dict.fromkeys(target.upstream for target in catalog.fix(fix).targets))
@@ -78,7 +92,7 @@ def upstreams(fix: str) -> str:
 
 def _hint(finding: Finding, digest: str, request: Request) -> str:
     fix, verdict = finding.target.fix, finding.verdict.verdict
-    if verdict == NEEDED:
+    if finding.verdict.to_rewrite:
         return f"on every node of the job, run: {cure(fix, request)}"
     if verdict == APPLIED:
         check = command("check", request, "--fix", fix, "--expect-digest", digest)

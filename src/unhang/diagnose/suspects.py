@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import desync, likes, whereabouts
+from unhang.diagnose import desync, likes, statements, whereabouts
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
+from unhang.diagnose.statements import Statement
 
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
@@ -23,8 +24,8 @@ _STATES = {
     "gone": ": it has ended or was killed, and its peers run",
 }
 _NUMBER = re.compile(r"\d+")
-_NOT_PASSED = re.compile(r"Ranks? ([\d, ]{1,2000}) failed to pass monitoredBarrier")
-FAILED, DEVICE, SILENT, HOST, TOGETHER, DISAGREES = "failed", "device", "silent", "host", "together", "disagrees"
+FAILED, SAID, DEVICE, SILENT = "failed", "said", "device", "silent"
+HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
 
 
 class Suspects(NamedTuple):
@@ -43,7 +44,7 @@ def of(facts: Facts) -> Suspects:
     ranks = facts.job.ranks.values()
     # stacks alone do not show that a job hung which has ended since
     is_hung = not facts.has_ended or any(rank.recorded or rank.waiting for rank in ranks)
-    for name, rule in () if facts.goes_on else RULES if is_hung else RULES[:1]:
+    for name, rule in () if facts.goes_on else RULES if is_hung else RULES[:2]:
         if why := rule(facts):
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Suspects(name, dict(sorted(why.items())), first)
@@ -189,27 +190,29 @@ def _silent(facts: Facts) -> dict[int, str]:
 
     Where these are most of a large job, only a part of its files is at hand.
     """
-    if not facts.unseen:
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
+    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
+    if not unseen:
         return {}
-    is_most = 2 * len(facts.unseen) >= len(desync.everybody(facts.job) | facts.unseen)
-    if (is_most and len(facts.unseen) > _SHOWN) or _explained(facts):
+    is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
+    if (is_most and len(unseen) > _SHOWN) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
         members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
-        for number in facts.unseen & members if meeting.waiting else ():
+        for number in unseen & members if meeting.waiting else ():
             found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
-        for other in facts.unseen & others:
+        for other in unseen & others:
             found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
     if not facts.meetings and any(facts.calls.values()) and not is_most:
-        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in facts.unseen}
+        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in unseen}
     return found
 
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    rules = likes.unmatched, _stuck_together, _late, _said_to_be_late, _free_by_stacks
+    rules = likes.unmatched, _stuck_together, _late, _said, _free_by_stacks
     return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
 
 
@@ -261,18 +264,17 @@ def _late(facts: Facts) -> dict[int, str]:
     return found
 
 
-def _said_to_be_late(facts: Facts) -> dict[int, str]:
-    """Name the ranks that lines call late, where these are the exception and wait in nothing."""
-    found: dict[int, str] = {}
-    lines = [(number, line) for number, rank in facts.job.ranks.items() for line in rank.messages]
-    for number, line in lines:
-        if passed := _NOT_PASSED.search(line.text):
-            late = map(int, _NUMBER.findall(passed[1]))
-            found.update(dict.fromkeys(late, f"rank {number} says that it has not come to a monitored barrier"))
-        if "watchdog got stuck" in line.text:
-            found[number] = "its watchdog got stuck, as where a call of CUDA's or the interpreter's lock is held"
-    found = {number: why for number, why in found.items() if number not in facts.job.ranks or not _waits(facts, number)}
-    return found if 2 * len(found) < len(desync.everybody(facts.job) | found.keys()) else {}
+def _said(facts: Facts) -> dict[int, str]:
+    """Name the ranks that lines blame: of others, or of those who say them."""
+    blamed = statements.blamed(facts.job.statements)
+    return {rank: _of_itself(rank, one) for one in reversed(blamed) for rank in one.culprits if rank >= 0}
+
+
+def _of_itself(rank: int, one: Statement) -> str:
+    """Return what a line says of a rank, without its number if it is the rank's own line."""
+    if one.by != rank:
+        return one.words
+    return re.sub(rf"\brank {rank}\b(: )?", lambda found: "" if found[1] else "it", one.words)
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
@@ -557,13 +559,13 @@ def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
 
 RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (FAILED, _failed),
+    (SAID, _said),
     (DEVICE, _behind_on_device),
     (DEVICE, _not_begun),
     (SILENT, _stopped),
     (SILENT, _silent),
     (DISAGREES, _left_behind),
     (HOST, _late),
-    (HOST, _said_to_be_late),
     (HOST, _free_by_stacks),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),

@@ -331,7 +331,7 @@ def _named(operation: Operation) -> str:
         size = f", {sizes}{more} {operation.dtypes[0] if operation.dtypes else ''}"
     else:
         size = f", {console.count(operation.elements, 'element')}" if operation.elements else ""
-    return f"{operation.kind}{number}{group}{size}".rstrip()
+    return f"{operation.kind or 'collective'}{number}{group}{size}".rstrip()
 
 
 def label(group: Group) -> str:

@@ -121,7 +121,7 @@ def without_code(rows: Sequence[str]) -> set[int]:
     """Return those lines of a file that are blank, a comment, or a string that is a statement."""
     text = "\n".join(rows)
     inside = exact.inner_lines(text)
-    tree = shape.parse(text.encode("utf-8", "surrogateescape"))
+    tree = shape.parse(text)
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and binding.is_text(node)]
     plain = {at for at, row in enumerate(rows, 1) if at not in inside and (not row.strip() or row.lstrip()[0] == "#")}
     return plain | {line for node in nodes for line in range(node.lineno, exact.end(node) + 1)}

@@ -110,7 +110,7 @@ def _definitions(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, F
 
 def _parsed(text: str) -> ast.Module:
     try:
-        return shape.parse(text.encode())
+        return shape.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UnhangError(
             "bad-patch", f"a file does not parse: {error}", hint="see whether the diff is whole"

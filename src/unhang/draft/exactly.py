@@ -60,7 +60,7 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
     why: dict[str, str] = {}
     found: list[Bound] = []
     names = list(_differing(before.tree, after.tree, ""))
-    data = patched.before.encode("utf-8", "surrogateescape")
+    data = patched.before.encode(patched.encoding)
     wanted = {name: _target(fix, upstream, patched.file, name, before, after) for name in names}
     for name, target in sorted(wanted.items(), key=lambda it: _order(after.tree, it[1])):
         try:
@@ -68,12 +68,13 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
             if swaps is None:  # the statements of another name bind it, too
                 continue
             one = Bound(target, "", "", swaps, _uses(swaps, before, after, name))
-            one, (data, old, new) = _edited(data, one, after)
+            one, (data, old, new) = _edited(data, patched.encoding, one, after)
         except (AnchorError, RewriteError) as error:
             why[name] = str(error)
             continue
         found.append(one._replace(before=old, after=new))
-    result = places.parsed(data.decode("utf-8", "surrogateescape"))
+    given = data.decode(patched.encoding)
+    result = places.parsed(given)
     for name in wanted:
         there, here = (binding.statements(tree, name) for tree in (after.tree, result))
         if name not in why and _digest(there, name) != _digest(here, name):
@@ -83,7 +84,7 @@ def part(fix: str, upstream: str, patched: Patched) -> Part:
             why[name] = f"its place in {owner}"  # the order of attributes may be that of arguments
     kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
     left, ignored = left_over.accounted(patched, before, after, wanted, why)
-    return _compared(patched, before, after, Part(kept, left, ignored), data.decode("utf-8", "surrogateescape"))
+    return _compared(patched, before, after, Part(kept, left, ignored), given)
 
 
 def _compared(patched: Patched, before: places.File, after: places.File, part: Part, result: str) -> Part:
@@ -107,10 +108,10 @@ def _compared(patched: Patched, before: places.File, after: places.File, part: P
     return Part(kept, left, ignored)
 
 
-def _edited(data: bytes, one: Bound, after: places.File) -> tuple[Bound, tuple[bytes, str, str]]:
+def _edited(data: bytes, encoding: str, one: Bound, after: places.File) -> tuple[Bound, tuple[bytes, str, str]]:
     """Return the edits of a name with what is around them in the diff, if it fits, and what they give."""
     plain = one_file.exactly(data, one.target, one.codemod)
-    text = data.decode("utf-8", "surrogateescape")
+    text = data.decode(encoding)
     swaps = around.widened(one.swaps, places.file_of(text).whole, one.target, after.whole)
     with suppress(RewriteError):
         wide = one._replace(swaps=swaps)

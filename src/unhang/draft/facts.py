@@ -36,8 +36,14 @@ def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Ta
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
     names = {name for target in edits for name in target.parameters}
     with parameters.stood_in(names.difference(parameters.of(names))):
-        filled = {target: change.filled(parameters.of(target.parameters)) for target, change in edits.items()}
-        return _tried(filled, read, results)
+        filled, refused = {}, {}
+        for target, change in edits.items():
+            try:
+                filled[target] = change.filled(parameters.of(target.parameters))
+            except parameters.Refused as error:
+                refused[target] = str(error)
+        found = _tried(filled, read, results)
+        return found._replace(misfits={**refused, **found.misfits}, in_place={} if refused else found.in_place)
 
 
 def _tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]]) -> Tried:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import gate
 from unhang.errors import UnhangError
+from unhang.shapes import shape
 
 if TYPE_CHECKING:
     from unidiff.patch import Hunk, Line, PatchedFile
+
+
+_APART = "keep that as a patch of its own, and begin the fix from a diff without it"
+_ESCAPES = {
+    b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r", b'"': b'"', b"\\": b"\\",
+}  # fmt: skip
+"""How git writes these characters into a path in quotes, after a backslash."""
 
 
 class Change(NamedTuple):
@@ -32,6 +41,8 @@ class Patched(NamedTuple):
     changes: tuple[Change, ...]
     diffed: str = ""
     """Its path in the diff."""
+    encoding: str = "utf-8"
+    """That of the release's file; a BOM is part of it, and not of the texts."""
 
 
 class Result(NamedTuple):
@@ -51,29 +62,40 @@ def apply(
     """Apply a unified diff, or a mail patch, to a release.
 
     ``read`` returns where the release may have a file, with the text of each; of several, it is the only one with the
-    lines that the diff expects. ``is_inside`` returns
-    whether one of these lines, of the file that the diff was made from, is in a function: a hunk that does not fit is
-    left to a person if none is. A hunk may be some lines off. Raises UnhangError ``no-unidiff`` if the library is not
-    installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    lines that the diff expects. Bytes that are not UTF-8 are surrogates in all texts: lines of any encoding can be
+    compared. ``is_inside`` returns whether one of these lines, of the file that the diff was made from, is in a
+    function: a hunk that does not fit is left to a person if none is. A hunk may be some lines off. Raises UnhangError
+    ``no-unidiff`` if the library is not installed, ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a
+    hunk's lines are not in the release.
     """
     files, left = [], []
     misfits: list[str] = []
     for changed in _parsed(text):
-        name = gate.line(changed.path)
-        places = read(changed.path) if changed.is_modified_file and not changed.is_binary_file else ()
+        diffed = _unquoted(changed.path)
+        name = gate.line(diffed)
+        is_edit = changed.is_modified_file and not changed.is_binary_file and not _moves(changed)
+        places = read(diffed) if is_edit else ()
         tried = [(path, text, *_applied(changed, text.removesuffix("\n").split("\n"))) for path, text in places]
         if len(tried) > 1:
-            tried = [it for it in tried if not any(is_inside(changed.path, _numbers(hunk)) for hunk in it[-1])]
+            tried = [it for it in tried if not any(is_inside(diffed, _numbers(hunk)) for hunk in it[-1])]
         if len(tried) != 1 or not name.endswith(".py"):
             left.append(f"{name}: {_why_not(changed, release)}")
             continue
         ((path, before, after, changes, unfit),) = tried
-        if not f"/{changed.path}".endswith(f"/{path}"):
+        if not f"/{diffed}".endswith(f"/{path}"):
             left.append(f"{name}: in {release} it is {gate.line(path)}; see whether that is the same code")
-        files.append(Patched(path, before, after, changes, changed.path))
+        try:
+            (encoding, before), (now, after) = map(_decoded, (before, after))
+        except ValueError as error:
+            left.append(f"{name}: {gate.line(str(error))}; {_APART}")
+            continue
+        if encoding != now:
+            left.append(f"{name}: the diff changes its encoding, from {encoding} to {now}; {_APART}")
+            continue
+        files.append(Patched(path, before, after, changes, diffed, encoding))
         for hunk in unfit:
             where = f"{name}, hunk {_header(hunk)}"
-            if is_inside(changed.path, _numbers(hunk)):
+            if is_inside(diffed, _numbers(hunk)):
                 misfits.append(where)
             else:
                 left.append(f"{where}: it changes code outside of a function, and does not fit")
@@ -90,7 +112,34 @@ def _why_not(changed: PatchedFile, release: str) -> str:
         return "the diff removes it"
     if changed.is_added_file:
         return "the diff adds it" if changed.source_file == "/dev/null" else "it is empty before the diff"
+    if moves := _moves(changed):
+        return f"the diff {moves}; {_APART}"
     return f"it is not a Python file of {release}"
+
+
+def _moves(changed: PatchedFile) -> str:
+    """Return how a diff of git's makes a file of another one, for people; empty if it does not."""
+    for line in map(str, changed.patch_info or ()):
+        word, _, other = line.rstrip().partition(" from ")
+        if word in ("rename", "copy"):
+            return f"makes it as a {word} of {gate.line(_unquoted(other))}"
+    return ""
+
+
+def _unquoted(name: str) -> str:
+    """Return a path that git has put into quotes, with escapes, as it is; another one unchanged."""
+    if len(name) < 2 or not name[0] == name[-1] == '"':
+        return name
+    letters = name[1:-1].encode("utf-8", "surrogateescape")
+    plain = re.sub(
+        rb'\\([0-3][0-7]{2}|[abfnrtv"\\])', lambda it: _ESCAPES.get(it[1]) or bytes([int(it[1], 8)]), letters
+    )
+    return plain.decode("utf-8", "surrogateescape")
+
+
+def _decoded(text: str) -> tuple[str, str]:
+    """Return the encoding of a file, and its text in it. Raises as ``shape.decoded``."""
+    return shape.decoded(text.encode("utf-8", "surrogateescape"))
 
 
 def check() -> None:

@@ -35,7 +35,7 @@ def file_of(text: str) -> File:
 def parsed(text: str) -> ast.Module:
     """Return the AST of a file. Raises UnhangError ``bad-patch`` if it does not parse."""
     try:
-        return shape.parse(text.encode("utf-8", "surrogateescape"))
+        return shape.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UnhangError(
             "bad-patch", f"a file does not parse: {error}", hint="see whether the diff is whole"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
@@ -53,6 +54,13 @@ def caches(search: Search) -> Caches:
     names = {(os.path.realpath(found.package_dir), found.package_dir) for found in search.installations}
     names |= {(found.real_root, found.root) for found in search.installations}
     return Caches(search.pycache_prefix, tuple(sorted(pair for pair in names if pair[0] != pair[1])))
+
+
+def compiler(search: Search) -> str | None:
+    """Return an interpreter for the bytecode of a search: our own, or that of the environment if it may be run."""
+    if sys.executable and search.cache_tag in (None, sys.implementation.cache_tag):
+        return sys.executable
+    return search.environment.program
 
 
 def folders(source: str, caches: Caches = NO_CACHES) -> list[str]:

@@ -11,7 +11,7 @@ from unhang.errors import UnhangError
 from unhang.records import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any, NoReturn
 
     from unhang.records import Request
@@ -33,17 +33,17 @@ def named(request: Request, cwd: str, environ: Mapping[str, str]) -> Environment
         return for_target(request.target)
     if request.source:
         return for_source(request.source)
-    return choose(request.python, cwd, environ)
+    return choose(request.python, cwd, environ, request.evidence)
 
 
-def choose(python: str | None, cwd: str, environ: Mapping[str, str]) -> Environment:
+def choose(python: str | None, cwd: str, environ: Mapping[str, str], evidence: Collection[str] = ()) -> Environment:
     """Choose the environment to search.
 
     ``python`` is the value of ``--python``: the path of an interpreter or of an environment's folder, or a command on
     PATH (a bare name is a command first, as in a shell). Without it, the first of these is used: ``$VIRTUAL_ENV``,
-    ``$CONDA_PREFIX``, ``.venv`` in ``cwd`` or the nearest folder above it (as in uv), our own interpreter. Raises
-    UnhangError ``no-interpreter`` if that one has no interpreter (a broken one is not skipped), and
-    ``broken-interpreter`` if it does not run.
+    ``$CONDA_PREFIX``, ``.venv`` in ``cwd`` or the nearest folder above it (as in uv), our own interpreter. A ``.venv``
+    is not taken from the folders of ``evidence``. Raises UnhangError ``no-interpreter`` if the first one has no
+    interpreter (a broken one is not skipped), ``broken-interpreter`` if it does not run, and as ``program``.
     """
     if python is not None:
         return _named(python, cwd, environ.get("PATH", os.defpath))
@@ -51,9 +51,45 @@ def choose(python: str | None, cwd: str, environ: Mapping[str, str]) -> Environm
         if folder := environ.get(variable):
             hint = f"unset {variable}, or {_HINT}"
             return _of_folder(folder, cwd, f"${variable}", f"${variable} names it", hint)
-    if folder := _dot_venv(os.path.abspath(cwd)):
-        return _of_folder(folder, cwd, ".venv", "it comes first", f"repair or remove it, or {_HINT}")
-    return _environment(sys.executable or None, sys.prefix, "own interpreter")
+    tops = _folders(evidence)
+    if folder := _dot_venv(os.path.abspath(cwd), tops):
+        place = _of_folder(folder, cwd, ".venv", "it comes first", f"repair or remove it, or {_HINT}")
+        above = os.path.dirname(folder)
+        if any(is_inside(top, above) for top in tops):  # it may have come with them
+            return place._replace(objection=f"the evidence is in {above} too")
+        return place
+    return Environment(sys.executable or None, sys.prefix, "own interpreter")
+
+
+def left_out(cwd: str, evidence: Collection[str]) -> str | None:
+    """Return the ``.venv`` that ``choose`` passes over, if there is one in the folders of the evidence."""
+    first = _dot_venv(os.path.abspath(cwd), ())
+    return first if first != _dot_venv(os.path.abspath(cwd), _folders(evidence)) else None
+
+
+def _folders(evidence: Collection[str]) -> list[str]:
+    return [path if os.path.isdir(path) else os.path.dirname(path) for path in map(os.path.abspath, evidence)]
+
+
+def program(environment: Environment, why: str) -> str:
+    """Return the interpreter of an environment, to be run because of ``why``.
+
+    Raises UnhangError ``untrusted-environment`` if nobody has named it, and somebody else could have put it there.
+    """
+    assert environment.python is not None
+    if environment.objection:
+        from shlex import quote  # only here: it is slow to import
+
+        message = f"its interpreter would have to be run ({why}), and nobody has named it: {environment.objection}"
+        hint = f"if you trust it, name it with --python {quote(environment.python)}"
+        raise UnhangError("untrusted-environment", message, path=environment.python, hint=hint)
+    return environment.python
+
+
+def is_own(python: str | None, prefix: str) -> bool:
+    """Return whether an interpreter is the one that runs this: file and prefix, because each alone can be shared."""
+    theirs = os.path.realpath(python or ""), os.path.realpath(prefix)
+    return theirs == (os.path.realpath(sys.executable), os.path.realpath(sys.prefix))
 
 
 def for_target(folder: str) -> Environment:
@@ -157,10 +193,6 @@ def _broken(python: str, why: str) -> UnhangError:
     )
 
 
-def _environment(python: str | None, prefix: str, found_by: str) -> Environment:
-    return Environment(python, prefix, found_by)
-
-
 def _folder(folder: str, found_by: str) -> Environment:
     folder = os.path.abspath(folder)
     try:
@@ -194,14 +226,14 @@ def _named(python: str, cwd: str, search_path: str) -> Environment:
         for folder in search_path.split(os.pathsep):
             command = os.path.abspath(os.path.join(cwd, folder, python))
             if _is_executable(command):
-                return _environment(command, _prefix(command, cwd), "--python")
+                return _of(command, cwd, "--python")
     if os.path.isdir(path):
         return _of_folder(path, cwd, "--python", "--python names it", _HINT)
     if not os.path.isfile(path):
         raise UnhangError("no-interpreter", f"there is no interpreter here{_link(path)}", path=path, hint=_HINT)
     if not os.access(path, os.X_OK):
         raise UnhangError("no-interpreter", "not an interpreter: the file is not executable", path=path, hint=_HINT)
-    return _environment(path, _prefix(path, cwd), "--python")
+    return _of(path, cwd, "--python")
 
 
 def _of_folder(folder: str, cwd: str, found_by: str, why: str, hint: str) -> Environment:
@@ -210,7 +242,7 @@ def _of_folder(folder: str, cwd: str, found_by: str, why: str, hint: str) -> Env
     for name in ("python", "python3"):
         python = os.path.join(folder, "bin", name)
         if _is_executable(python):
-            return _environment(python, _prefix(python, cwd), found_by)
+            return _of(python, cwd, found_by)
     python = os.path.join(folder, "bin", "python")
     message = f"this environment has no interpreter that can be run{_link(python)}, but {why}"
     raise UnhangError("no-interpreter", message, path=python, hint=hint)
@@ -225,20 +257,43 @@ def _link(path: str) -> str:
     return f" (a link to {os.path.realpath(path)}, which is gone)" if os.path.islink(path) else ""
 
 
-def _dot_venv(folder: str) -> str | None:
+def _dot_venv(folder: str, evidence: Collection[str]) -> str | None:
     while True:
-        if os.path.isdir(os.path.join(folder, ".venv")):
-            return os.path.join(folder, ".venv")
+        venv = os.path.join(folder, ".venv")
+        if os.path.isdir(venv) and not any(is_inside(place, top) for place in (folder, venv) for top in evidence):
+            return venv
         if folder == os.path.dirname(folder):
             return None
         folder = os.path.dirname(folder)
 
 
-def _prefix(python: str, cwd: str) -> str:
-    """Return ``sys.prefix`` of ``python``: read from its files where possible, because asking takes longer."""
+def is_inside(folder: str, top: str) -> bool:
+    """Return whether a folder is another one, or in it, whatever links lead there."""
+    return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(os.path.realpath(top), ""))
+
+
+def _of(python: str, cwd: str, found_by: str) -> Environment:
+    """Return the environment of an interpreter: read from its files where possible."""
     above = os.path.dirname(os.path.dirname(python))  # links not followed: so does the interpreter itself
-    if os.path.isfile(os.path.join(above, "pyvenv.cfg")) or os.path.isdir(os.path.join(above, "conda-meta")):
-        return above
-    if os.path.realpath(python) == os.path.realpath(sys.executable):
-        return sys.base_prefix
-    return str(ask(python, "import sys; answer = sys.prefix", cwd=cwd, form=str))
+    prefix = above
+    if not os.path.isfile(os.path.join(above, "pyvenv.cfg")) and not os.path.isdir(os.path.join(above, "conda-meta")):
+        prefix = sys.base_prefix if os.path.realpath(python) == os.path.realpath(sys.executable) else ""
+    if found_by == "--python" or is_own(python, prefix):
+        objection = ""
+    else:
+        from unhang.find import trust  # few runs ask
+
+        objection = trust.objection(python, above, cwd if found_by == ".venv" else None)
+    place = Environment(python, prefix, found_by, objection)
+    return place if prefix else place._replace(prefix=_asked_prefix(place, cwd))
+
+
+def _asked_prefix(environment: Environment, cwd: str) -> str:
+    from unhang.find import reading  # most environments say it in a file
+
+    assert environment.python is not None
+    try:
+        return reading.start(environment.python, ()).prefix
+    except reading.MustAsk as error:
+        python = program(environment, str(error))
+        return str(ask(python, "import sys; answer = sys.prefix", cwd=cwd, form=str))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from unhang import gate, packs
 from unhang.errors import UnhangError
 from unhang.find import answers, metadata, notices, own_path, probe
-from unhang.find.environment import ask
+from unhang.find.environment import ask, is_own, program
 from unhang.records import STATE, Environment, Installation, Search
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _probe(
     """Return what a job finds, its import path, what it runs at its start and we do not, as ``probe.bytecode``, and the
     folders of the packages ``beside``.
     """
-    if environment.python is None or _is_own(environment):
+    if environment.python is None or is_own(environment.python, environment.prefix):
         try:
             path, not_run = probe.job_path(script_folder, own_path.started_with)
             return probe.look([*packs.modules()], path), path, not_run, probe.bytecode(), probe.packages(beside, path)
@@ -116,14 +115,29 @@ def _probe(
             message = f"the import system fails: {type(error).__name__}: {error}"
             hint = "the same import fails in a job; repair the environment, or give --target DIR or --source DIR"
             raise UnhangError("broken-interpreter", message, path=environment.python, hint=hint) from error
+    from unhang.find import reading  # the common run is about our own environment
+
+    names = [*packs.modules()]
+    try:
+        start = reading.start(environment.python, [*names, *beside])
+    except reading.MustAsk as error:
+        return _asked(program(environment, str(error)), script_folder, cwd, beside)
+    path, not_run = reading.of_a_job(start, script_folder)
+    found, packages = probe.look(names, path, start.imports), probe.packages(beside, path, start.imports)
+    return found, path, not_run, reading.bytecode(start), packages
+
+
+def _asked(
+    python: str, script_folder: str, cwd: str, beside: Sequence[str]
+) -> tuple[dict[str, Found], list[str], list[str], tuple[str | None, str], dict[str, str]]:
+    """Return as ``_probe`` what an interpreter answers."""
     code = (
         "path, not_run = job_path(sys.argv[1])\n"
         "found, beside = look(sys.argv[2].split(), path), list(packages(sys.argv[3:], path).items())\n"
         "answer = found, path, not_run, bytecode(), beside"
     )
     form = answers.form(), [str], [str], ({str, None}, str), [(str, str)]
-    names = " ".join(packs.modules())
-    answer = ask_probe(environment.python, code, script_folder, names, *beside, cwd=cwd, form=form)
+    answer = ask_probe(python, code, script_folder, " ".join(packs.modules()), *beside, cwd=cwd, form=form)
     found, path, not_run, bytecode, packages = answer
     return found, path, not_run, bytecode, dict(packages)
 
@@ -132,12 +146,6 @@ def ask_probe(python: str, code: str, *arguments: str, cwd: str, form: object) -
     """Return as ``environment.ask`` what ``code`` assigns to ``answer``, which follows the source of ``probe``."""
     with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="ascii") as file:
         return ask(python, f"{file.read()}\n{code}", *arguments, cwd=cwd, form=form)
-
-
-def _is_own(environment: Environment) -> bool:
-    """Return whether the interpreter is the one that runs this: file and prefix, because each alone can be shared."""
-    theirs = os.path.realpath(environment.python or ""), os.path.realpath(environment.prefix)
-    return theirs == (os.path.realpath(sys.executable), os.path.realpath(sys.prefix))
 
 
 def _installation(upstream: Upstream, found: Found, sources: Iterable[str]) -> Installation:

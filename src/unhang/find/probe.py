@@ -14,11 +14,26 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 TYPE_CHECKING = False  # as typing's, which is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 _CODE = ("import ", "import\t")  # a line of a .pth file that begins so is run
 _HARMLESS = "distutils-precedence.pth"  # comes with setuptools, and leads nowhere
+CUSTOMIZERS = ("sitecustomize", "usercustomize")
+"""The modules that ``site`` imports; the second one where the user site is on the path."""
+
+
+class Imports:
+    """What an import asks: finders, of which ``on_path`` searches a path, and the modules that are there already."""
+
+    def __init__(self, finders: Sequence[Any], on_path: Any, loaded: Mapping[str, Any]) -> None:
+        self.finders = finders
+        self.on_path = on_path
+        self.loaded = loaded
+
+
+OWN = Imports(sys.meta_path, PathFinder, sys.modules)
+"""Those of the interpreter that runs this."""
 
 
 def job_path(script_folder: str, started_with: Sequence[str] = ()) -> tuple[list[str], list[str]]:
@@ -32,15 +47,36 @@ def job_path(script_folder: str, started_with: Sequence[str] = ()) -> tuple[list
     if path and is_for_this_program(path[0]):
         del path[0]
     not_run: list[str] = []
-    if sys.flags.no_user_site and _has_user_site():
-        entries, not_run = _user_site()
-        at = next((place for place, entry in enumerate(path) if entry in _after_user_site()), len(path))
-        path[at:at] = entries
+    has_user_site = may_have_user_site() and sys.base_prefix in site.PREFIXES
+    if sys.flags.no_user_site and has_user_site:
+        path, not_run = with_user_site(path, site.getusersitepackages(), _after_user_site())
     if sys.flags.ignore_environment:
-        path = [*python_path(), *path]
-        not_run = [*_customizers(path), *not_run]
-    path = list(dict.fromkeys(path))  # as site does
-    return [script_folder, *path] if script_folder else path, not_run
+        ran = [getattr(sys.modules.get(name), "__file__", None) for name in CUSTOMIZERS]
+        path, files = with_python_path(path, CUSTOMIZERS if has_user_site else CUSTOMIZERS[:1], ran, PathFinder)
+        not_run = [*files, *not_run]
+    return in_order(script_folder, path), not_run
+
+
+def with_user_site(path: list[str], folder: str, later: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a path with the user's site-packages before the ``later`` folders, and its .pth files with code."""
+    entries, with_code = _user_site(folder)
+    at = next((place for place, entry in enumerate(path) if entry in later), len(path))
+    return [*path[:at], *entries, *path[at:]], with_code
+
+
+def with_python_path(
+    path: list[str], customizers: Sequence[str], ran: Sequence[str | None], on_path: Any
+) -> tuple[list[str], list[str]]:
+    """Return a path with the entries of PYTHONPATH, and the files of ``customizers`` that run then and have not."""
+    path = [*python_path(), *path]
+    specs = [on_path.find_spec(name, path) for name in customizers]
+    return path, [spec.origin for spec in specs if spec and spec.origin and spec.origin not in ran]
+
+
+def in_order(script_folder: str, path: list[str]) -> list[str]:
+    """Return a path without what it has again, as ``site`` does, behind the folder of a script."""
+    path = list(dict.fromkeys(path))
+    return [script_folder, *path] if script_folder else path
 
 
 def python_path() -> list[str]:
@@ -55,7 +91,7 @@ def bytecode() -> tuple[str | None, str]:
     return os.path.abspath(prefix) if prefix else None, sys.implementation.cache_tag or ""
 
 
-def look(modules: Sequence[str], path: list[str]) -> dict[str, dict[str, Any]]:
+def look(modules: Sequence[str], path: list[str], imports: Imports = OWN) -> dict[str, dict[str, Any]]:
     """Return what ``import`` would find for each of these modules, and for what is above them.
 
     ``path`` is taken as ``sys.path``. Each answer is ``{"origin": its file or None, "folders": where its submodules
@@ -68,10 +104,10 @@ def look(modules: Sequence[str], path: list[str]) -> dict[str, dict[str, Any]]:
         for name in with_those_above(modules):
             above = found.get(name.rpartition(".")[0])
             if above is None:
-                found[name] = _look(name, None, path)
+                found[name] = _look(name, None, path, imports)
             else:
                 portions = [*above["folders"], *(folder for other in above["others"] for folder in other["folders"])]
-                found[name] = _look(name, above["folders"], portions)
+                found[name] = _look(name, above["folders"], portions, imports)
         return found
     finally:
         sys.path[:] = saved
@@ -84,12 +120,12 @@ def with_those_above(modules: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def packages(names: Sequence[str], path: list[str]) -> dict[str, str]:
+def packages(names: Sequence[str], path: list[str], imports: Imports = OWN) -> dict[str, str]:
     """Return the folder of each of these packages that ``import`` would find with ``path`` as ``sys.path``."""
     saved = sys.path[:]
     sys.path[:] = path
     try:
-        folders = {name: _package(name) for name in names}
+        folders = {name: _package(name, imports) for name in names}
         return {name: folder for name, folder in folders.items() if folder is not None}
     finally:
         sys.path[:] = saved
@@ -107,14 +143,12 @@ def is_for_this_program(first: str) -> bool:
     return first in (os.path.dirname(os.path.abspath(script)), os.path.dirname(os.path.realpath(script)))
 
 
-def _has_user_site() -> bool:
-    """Return whether a job has the user's own site-packages on its path, as ``site`` decides it."""
-    # A virtual environment without the system's site-packages leaves the base prefix out.
-    return (
-        not os.environ.get("PYTHONNOUSERSITE")
-        and sys.base_prefix in site.PREFIXES
-        and (os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())
-    )
+def may_have_user_site() -> bool:
+    """Return whether a job may have the user's own site-packages on its path, as ``site`` decides it.
+
+    A virtual environment without the system's site-packages has none.
+    """
+    return not os.environ.get("PYTHONNOUSERSITE") and (os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())
 
 
 def _after_user_site() -> list[str]:
@@ -123,9 +157,8 @@ def _after_user_site() -> list[str]:
     return site.getsitepackages([prefix for prefix in site.PREFIXES if prefix != own])
 
 
-def _user_site() -> tuple[list[str], list[str]]:
+def _user_site(folder: str) -> tuple[list[str], list[str]]:
     """Return what the user site adds to the path, and its .pth files with code, which is not run."""
-    folder = site.getusersitepackages()
     if not os.path.isdir(folder):
         return [], []
     entries: list[str] = [folder]
@@ -158,56 +191,48 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _customizers(path: Sequence[str]) -> Iterator[str]:
-    """Yield the modules that ``site`` would import with ``path`` as ``sys.path``, and has not imported here."""
-    for name in ("sitecustomize", *(["usercustomize"] if _has_user_site() else [])):
-        spec = PathFinder.find_spec(name, path)
-        if spec and spec.origin and getattr(sys.modules.get(name), "__file__", None) != spec.origin:
-            yield spec.origin
-
-
-def _look(name: str, path: Sequence[str] | None, everywhere: Sequence[str]) -> dict[str, Any]:
+def _look(name: str, path: Sequence[str] | None, everywhere: Sequence[str], imports: Imports) -> dict[str, Any]:
     """Return ``name`` as ``import`` finds it on its parent's ``path`` (None: ``sys.path``), with its other copies."""
-    found = _imported(name, path)
+    found = _imported(name, path, imports)
     others: list[dict[str, Any]] = []
-    for copy in _copies(name, everywhere):
+    for copy in _copies(name, everywhere, imports):
         if copy not in others and not (copy["origin"] == found["origin"] and copy["folders"] == found["folders"]):
             others.append(copy)
     return {**found, "others": others}
 
 
-def _imported(name: str, path: Sequence[str] | None) -> dict[str, Any]:
-    module = sys.modules.get(name)
+def _imported(name: str, path: Sequence[str] | None, imports: Imports) -> dict[str, Any]:
+    module = imports.loaded.get(name)
     if module is not None:  # made at start-up, by the -nspkg.pth file of an old namespace package
         origin = getattr(module, "__file__", None)
         return _description(origin, list(getattr(module, "__path__", ())))
     if path is None or path:
-        for finder in sys.meta_path:
+        for finder in imports.finders:
             spec = _ask(finder, name, path)
             if spec is not None:
                 return _of_spec(spec)
     return _description(None, [])
 
 
-def _package(name: str) -> str | None:
+def _package(name: str, imports: Imports) -> str | None:
     """Return the folder of a package; None if there is none, or a finder fails, for no verdict rests on it."""
     parts = name.split(".")
     folders: list[str] | None = None
     try:
         for depth in range(len(parts)):
-            folders = _imported(".".join(parts[: depth + 1]), folders)["folders"]
+            folders = _imported(".".join(parts[: depth + 1]), folders, imports)["folders"]
     except Exception:
         return None
     return folders[0] if folders else None
 
 
-def _copies(name: str, everywhere: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _copies(name: str, everywhere: Sequence[str], imports: Imports) -> Iterator[dict[str, Any]]:
     for entry in dict.fromkeys(everywhere):
-        spec = _ask(PathFinder, name, [entry])
+        spec = _ask(imports.on_path, name, [entry])
         if spec is not None:
             yield _of_spec(spec)
-    for finder in sys.meta_path:
-        if everywhere and finder is not PathFinder:  # without a parent there is nothing to ask for
+    for finder in imports.finders:
+        if everywhere and finder is not imports.on_path:  # without a parent there is nothing to ask for
             try:
                 spec = _ask(finder, name, everywhere if "." in name else None)
             except Exception:  # copies are only reported; `import` itself may never reach this finder

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs, parameters
-from unhang.errors import UnhangError, joined
+from unhang.errors import joined
 from unhang.judge import recorded
 from unhang.judge.observe import Observation
 from unhang.records import Installation, Token, paired
@@ -46,8 +46,11 @@ INCOMPLETE = "incomplete"
 """The code of a fix that has its diff in part alone."""
 OURS = "ours"
 """The state of a shape that our rewrite gives, and upstream never had."""
+NO_REWRITE = "no-rewrite"
+"""The state of a shape that has the defect, and that no rewrite is for; and the code of what is needed there."""
 BY_STATE = {
     "affected": NEEDED,
+    NO_REWRITE: NEEDED,
     OURS: APPLIED,
     "fixed": FIXED_UPSTREAM,
     "not-affected": NOT_AFFECTED,
@@ -77,6 +80,11 @@ class Verdict(NamedTuple):
     binds the names that it uses."""
     as_is: bool = False
     """Whether the shape is unknown, and a short check finds upstream's own fix: a person may accept it as it is."""
+
+    @property
+    def to_rewrite(self) -> bool:
+        """Whether the fix is needed, and there is a rewrite for it."""
+        return self.verdict == NEEDED and self.code != NO_REWRITE
 
     @property
     def reason(self) -> str:
@@ -130,6 +138,9 @@ def decide(
         return _unknown(target, installation, seen, table, releases)
     if known.state == "affected":
         return _affected(target, known, seen, past)
+    if known.state == NO_REWRITE:
+        why = joined("the defect is here, and no rewrite is for this function", known.note)
+        return Verdict(NEEDED, NO_REWRITE, why, target.workaround)
     is_marked = f"# unhang {target.fix}:".encode() in (seen.data or b"")
     if known.state == "fixed" and past is not None and (past.patched == seen.sha256 or is_marked):
         return Verdict(APPLIED)  # our rewrite, although it has the shape of upstream's own fix
@@ -245,42 +256,39 @@ def codemod(target: Target) -> Codemod:
     return _entry(target, Codemod)
 
 
-def exact(target: Target) -> Exact:
-    """Return the edits of a target that is a binding. Names that two files have are told apart by the file."""
+def edits(target: Target) -> Exact:
+    """Return the edits of a target that is a binding, as its codemod has them."""
     from unhang.codemods.exact import Exact
 
-    found = _entry(target, Exact)
+    return _entry(target, Exact)
+
+
+def exact(target: Target) -> Exact:
+    """Return the edits of a target that is a binding, with the values of its parameters.
+
+    Raises ``parameters.Refused``.
+    """
+    found = edits(target)
     return found.filled(parameters.of(target.parameters)) if target.parameters else found
 
 
 def _entry(target: Target, kind: type[_Entry]) -> _Entry:
     """Return what the module of a fix has for a target, which is of this kind."""
     module = codemods(target.fix)
-    try:
+    with recorded.blamed(target.fix):
         every = module.CODEMODS
         found = every[target.place] if target.place in every else every[target.function]
         if not isinstance(found, kind):
             raise TypeError(f"{target.function} has no {kind.__name__}")
-    except (AttributeError, LookupError, TypeError) as error:
-        raise _of_codemod(target.fix, error) from error
     return found
-
-
-def _of_codemod(fix: str, error: BaseException) -> BaseException:
-    """Return the error to raise for one in a fix's codemod: ``bad-pack`` for another's, and ours as it is."""
-    if not catalog.pack_of(fix).folder or isinstance(error, UnhangError):
-        return error
-    return packs.bad(recorded.path(fix), f"it cannot be used: {type(error).__name__}: {error}")
 
 
 def codemods(fix: str) -> Any:
     """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
     import importlib
 
-    try:
+    with recorded.blamed(fix):
         return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
-    except (Exception, SystemExit) as error:
-        raise _of_codemod(fix, error) from error
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:
@@ -292,7 +300,7 @@ def _affected(target: Target, known: Shape, seen: Observation, past: Past | None
             f"the rewrite uses {', '.join(missing)}, which this file does not define or import",
             Hint(f"restore the import in {target.file}, then run ", Command("check"), " again"),
         )
-    before = "" if past is None else "patched before, and reinstalled or restored since"
+    before = "" if past is None else "patched before, and reverted, reinstalled or restored since"
     return Verdict(NEEDED, detail=joined(known.note, before), hint=Hint(Command("apply")))
 
 
@@ -393,14 +401,12 @@ def _unknown(
 
     assert seen.data is not None
     outside = _outside(installation, releases)
-    try:
+    with recorded.blamed(target.fix):
         if target.binding:
             tried, hint = _tried_exactly(target, seen)
         else:
             (function,) = shapes.find(shapes.parse(seen.data), target.function)
             tried, hint = _tried(codemod(target), function, target.fix, seen)
-    except Exception as error:
-        raise _of_codemod(target.fix, error) from error
     triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)
@@ -513,11 +519,14 @@ def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
     from unhang.codemods.base import AnchorError
     from unhang.shapes import shape as shapes
 
-    rewrite, data = exact(target), seen.data or b""
+    data = seen.data or b""
     try:
-        rewrite.plan(shapes.parse(data), target, data.decode("utf-8", "replace").splitlines())
+        rewrite = exact(target)
+        rewrite.plan(shapes.parse(data), target, shapes.decoded(data)[1].split("\n"))
     except AnchorError as error:
         return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
+    except ValueError as error:  # a value that is refused, or a file that its text would not give
+        return str(error), _by_hand(target.fix)
     missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
     if missing:
         return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(target.fix)

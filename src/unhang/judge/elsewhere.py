@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from unhang import gate, packs
 from unhang.find import overlays
+from unhang.judge import recorded
 from unhang.judge.decide import codemods
 from unhang.judge.observe import file_of
 from unhang.records import Installation
@@ -37,21 +39,28 @@ def notes(
     ]
     if script is not None:
         paths.append(os.path.abspath(script))
-    pattern = re.compile(looks["pattern"].encode())
+    with _blamed(fix):
+        pattern = re.compile(looks["pattern"].encode())
     return tuple(sentence for path in paths for sentence in _in_file(fix, path, pattern, read))
 
 
-def instead(fix: Fix, packages: Mapping[str, str]) -> tuple[str, ...]:
+def instead(fix: Fix, folders: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each of these packages that runs other code in place of a target of the fix.
 
-    ``packages`` holds their folders by module. A file counts if the manifest's pattern is in it: a namesake, or a
+    ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a namesake, or a
     release that does not do so, has none.
     """
-    return tuple(
-        f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `{explain(fix.id)}`"
-        for row in fix.manifest.get("instead", ())
-        if row["module"] in packages and (place := _matched(row, packages[row["module"]]))
-    )
+    with _blamed(fix):
+        return tuple(
+            f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `{explain(fix.id)}`"
+            for row in fix.manifest.get("instead", ())
+            if row["module"] in folders and (place := _matched(row, folders[row["module"]]))
+        )
+
+
+def _blamed(fix: Fix) -> packs.Blamed:
+    """Return what blames the manifest of a fix, which has regular expressions, for an error."""
+    return packs.Blamed(fix.pack, os.path.join(fix.folder, "manifest.json"))
 
 
 def _matched(row: Mapping[str, Any], folder: str) -> str:
@@ -76,5 +85,7 @@ def _in_file(fix: Fix, path: str, pattern: re.Pattern[bytes], read: Mapping[str,
         tree = shape.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    for line, what in codemods(fix.id).notes(tree):
-        yield f"{path}:{line} {what}: `{explain(fix.id)}`"
+    with recorded.blamed(fix.id):
+        found = [(int(line), str(what)) for line, what in codemods(fix.id).notes(tree)]
+    for line, what in found:
+        yield f"{path}:{line} {gate.line(what)}: `{explain(fix.id)}`"

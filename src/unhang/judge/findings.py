@@ -20,7 +20,7 @@ from unhang.judge.decide import (
     Verdict,
     decide,
     depending,
-    exact,
+    edits,
     gone,
     half,
     incomplete,
@@ -32,7 +32,7 @@ from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
 
-PastTable = Mapping[tuple[str, str, str], Past]
+PastTable = Mapping[tuple[str, str, str], Sequence[Past]]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
 
 _REWRITTEN = frozenset({NEEDED, APPLIED})
@@ -201,7 +201,7 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
         there, missing = ([it for it in group if it.verdict.verdict == word] for word in (APPLIED, NEEDED))
         if there and missing:
             mark = f"# unhang {fix}:".encode()
-            marked = [it for it in there if mark in (it.seen.data or b"") or not exact(it.target).imports]
+            marked = [it for it in there if mark in (it.seen.data or b"") or not edits(it.target).imports]
             changed.update(
                 {(place, it.target): half(it.target, marked[0].target) for it in missing}
                 if marked
@@ -216,7 +216,9 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:
     try:
         seen = look(installation, target)
-        known = past.get((seen.place, target.fix, target.function)) if past else None
+        pasts = past.get((seen.place, target.fix, target.function), ()) if past else ()
+        # of several, as after a change of branch, that of what is there
+        known = max(pasts, key=lambda it: (it.patched == seen.sha256, it.after == seen.shape), default=None)
         found = Finding(installation, target, seen, verdict(installation, fix, target, known, seen, look))
         return found._replace(
             result=seen.shape if found.verdict.as_is else None,

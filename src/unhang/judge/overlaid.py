@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unhang.errors import joined
 from unhang.find.overlays import Module, Overlay, module_name, read, sha256
-from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, NOT_AFFECTED, Past, Verdict
+from unhang.judge.decide import BY_SHAPE_CHECK, DRIFTED, NO_REWRITE, NOT_AFFECTED, Past, Verdict
 from unhang.judge.findings import Finding, decided
 from unhang.judge.observe import Observation, observe_target
 from unhang.records import Installation
@@ -58,7 +58,7 @@ def _in_overlay(finding: Finding, overlay: Overlay, module: Module) -> Finding:
         found = decided(installation, target, Past(module.rewritten, ""), seen, look)
     detail = joined(f"in the overlay {overlay.folder}", found.detail)
     # the overlay was made from this very original: only a token brings the rewrite of an unknown shape into it
-    hint = found.hint and (finding.verdict.hint if finding.result else _HINT)
+    hint = found.hint and (finding.verdict.hint if finding.result or found.code == NO_REWRITE else _HINT)
     return _replaced(finding, seen, found._replace(detail=detail, hint=hint), overlay)
 
 

@@ -16,6 +16,11 @@ def path(fix: str) -> str:
     return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
 
 
+def blamed(fix: str) -> packs.Blamed:
+    """Return what blames a fix's codemod for an error."""
+    return packs.Blamed(catalog.pack_of(fix), path(fix))
+
+
 def digests(data: bytes, file: str) -> str:
     """Return what is on record of a codemod: the digests of its bytes, and of its code, however that is laid out.
 
@@ -24,12 +29,11 @@ def digests(data: bytes, file: str) -> str:
     return f"{_plain(data)} {_code(data, file)}"
 
 
-def is_edited(file: str, known: str | None) -> bool:
-    """Return whether the codemod in a file is another than the ``known`` one. Raises UnhangError ``bad-pack``."""
-    try:
+def is_edited(fix: str, known: str | None) -> bool:
+    """Return whether the codemod of a fix is another than the ``known`` one. Raises UnhangError ``bad-pack``."""
+    file = path(fix)
+    with blamed(fix):
         data = packs.read(file)
-    except OSError as error:
-        raise packs.bad(file, str(error.strerror)) from error
     plain, _, code = (known or _plain(data)).partition(" ")
     return plain != _plain(data) and code != _code(data, file)
 
@@ -37,7 +41,7 @@ def is_edited(file: str, known: str | None) -> bool:
 def refuse_edited(fixes: Iterable[str]) -> None:
     """Raise UnhangError ``bad-pack`` where the codemod of a pack's fix is missing, or edited since its results were."""
     for fix in dict.fromkeys(fixes) if packs.others() else ():
-        if catalog.pack_of(fix).folder and is_edited(path(fix), catalog.facts(fix).get("codemod")):
+        if catalog.pack_of(fix).folder and is_edited(fix, catalog.facts(fix).get("codemod")):
             why = "it was edited since its results were recorded: undo that, or record them with `unhang sweep`"
             raise packs.bad(path(fix), why)
 

@@ -109,7 +109,7 @@ def _record(target: Target, shape: str | None) -> tuple[int, int, str, bool] | N
     """Return what is on record of a known shape's end state: the settings, in how many it fails, the feature."""
     shapes = catalog.shape_table().shapes
     known = shapes.get((target.fix, target.function, shape or ""))
-    for key, entry in catalog.facts(target.fix).whole.get("shapes", {}).items():
+    for key, entry in catalog.facts(target.fix).get("shapes", {}).items():
         function, digest = key.split(" ")
         if known is not None and "endstate" in entry and function == target.function:
             if shape in (digest, entry.get("result")):

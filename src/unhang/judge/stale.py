@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.find.bytecode import UNCHECKED, Pyc, caches, header, pycs
+from unhang.find.bytecode import UNCHECKED, Pyc, caches, compiler, header, pycs
 from unhang.find.environment import ask
 from unhang.find.metadata import names
 from unhang.judge.decide import ACCEPTED, APPLIED, DRIFTED, FIXED_UPSTREAM, STALE, Verdict
@@ -117,7 +117,7 @@ def stale(sources: Mapping[str, bytes], search: Search) -> tuple[StaleCode, ...]
     ]
     if not unchecked:  # nearly always
         return ()
-    python = search.environment.python or sys.executable
+    python = compiler(search)
     tag = sys.implementation.cache_tag if search.cache_tag is None else search.cache_tag
     asked = [it for it in unchecked if python and it.pyc.tag == tag]
     others = [it for it in unchecked if it not in asked and _has_other_hash(it.pyc.path, sources[it.source])]
@@ -125,9 +125,9 @@ def stale(sources: Mapping[str, bytes], search: Search) -> tuple[StaleCode, ...]
     return tuple(StaleCode(it.source, it.pyc.path, _digest(it.pyc.path)) for it in found)
 
 
-def _of_other_code(python: str, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _of_other_code(python: str | None, candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Return those whose code is not what this interpreter compiles from their source, or that nobody can compare."""
-    if not candidates:
+    if python is None or not candidates:
         return []
     words = [word for source, pyc in candidates for word in (source, pyc.path, pyc.optimize or "0")]
     try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unhang import packs
 from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
-from unhang.judge.decide import DRIFTED, UNLISTED, URGENCY
+from unhang.judge.decide import DRIFTED, NO_REWRITE, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.prove import answers, cases, host
 from unhang.prove.cases import Case, Topology
@@ -61,10 +61,10 @@ def interpreter(place: Environment, python: str | None, cwd: str, environ: Mappi
     """Return the interpreter to run proofs in: the environment's, else the one that ``python`` names.
 
     Raises UnhangError ``no-interpreter`` where the environment is a folder and ``python`` is None, and as
-    ``environment.choose``.
+    ``environment.choose`` and ``environment.program``.
     """
     if place.python is not None:
-        return place.python
+        return environment.program(place, "a proof runs in it")
     chosen = environment.choose(python, cwd, environ).python if python is not None else None
     if chosen is None:
         message = f"{place.found_by} names a folder, but a proof needs an interpreter to run in"
@@ -96,12 +96,20 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if verdict.verdict in (DRIFTED, UNLISTED):
         hint = f"; hint: {verdict.hint}" if verdict.hint else ""
         return _only(line, UNKNOWN, f"no proof knows this source: {verdict.detail}{hint}")
+    if none := [it.verdict for it in group if it.verdict.code == NO_REWRITE]:
+        return _only(line, NOTHING, joined(none[0].detail, none[0].hint))
     both = sides(group, job.originals)
     if isinstance(both, str):
         return _only(line, UNKNOWN, both)
     if not both.patched:
         return _only(line, NOTHING, verdict.detail)
-    proof = _proof(fix)
+    with packs.Blamed(catalog.fix(fix).pack, _path_of(fix)):
+        return _proved(job, line, group, both)
+
+
+def _proved(job: Job, line: Line, group: Sequence[Finding], both: Sides) -> Proved:
+    """Run the cases of a fix's proof on both sides, if it has one, and some of these."""
+    proof = _proof(line.fix)
     if proof is None:
         return _only(line, UNKNOWN, "this unhang has no proof of it")
     if job.topology is not None and (why := cases.ruled_out(proof, job.topology)):
@@ -110,7 +118,7 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
     if not chosen and not why:  # narrowed to cases of other fixes
         return Proved([], {})
     line = line._replace(detail=joined(why or both.note, _left_out(job, proof), _about(job, proof)))
-    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, first), chosen)
+    return _only(line, UNKNOWN, line.detail) if why else _run(job, line, both, _beside(job, proof, group[0]), chosen)
 
 
 def _only(line: Line, answer: str, detail: str) -> Proved:
@@ -216,8 +224,16 @@ def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
+def _path_of(fix: str) -> str:
+    """Return the file of the proof of a pack's fix."""
+    above = os.path.join(catalog.pack_of(fix).folder, "prove", fix.replace("-", "_"))
+    return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
+
+
 def _proof(fix: str) -> Any:
-    """Return the module of a proof, which imports no torch; None where there is none."""
+    """Return the module of a proof, which imports no torch; None where there is none. Raises OSError."""
+    if catalog.pack_of(fix).folder and os.path.lexists(_path_of(fix)):
+        packs.read(_path_of(fix))  # the import system would read a file of any size
     room: Any = importlib.import_module("unhang.prove.fixes")
     room.__path__ = list(dict.fromkeys([*room.__path__, *packs.folders("prove")]))
     name = f"unhang.prove.fixes.{fix.replace('-', '_')}"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import parameters
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, told
 from unhang.judge.decide import codemod, exact
 from unhang.shapes import binding, excerpt, shape
 from unhang.shapes.catalog import Target
@@ -57,8 +55,12 @@ def rewrite(data: bytes, steps: Sequence[Step]) -> Rewritten:
     for step in steps:
         try:
             data, before, after = _one(data, step)
+        except (RewriteError, UnhangError, KeyboardInterrupt):
+            raise
         except RecursionError as error:
             raise RewriteError(step.target, "the code is nested too deeply") from error
+        except BaseException as error:  # LibCST has no common class for its errors, and a codemod may raise anything
+            raise RewriteError(step.target, f"the rewrite cannot be carried out: {told(error)}") from error
         shapes.append((before, after))
     return Rewritten(data, tuple(shapes))
 
@@ -74,7 +76,10 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
     target = step.target
     if target.binding:
-        return exactly(data, target, exact(target), step.result)
+        try:
+            return exactly(data, target, exact(target), step.result)
+        except parameters.Refused as error:
+            raise RewriteError(target, str(error)) from error
     change = codemod(target)
     encoding, text = _decoded(data, target)
     rows = splice.lines(text)
@@ -86,11 +91,9 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     try:
         edits = change.plan(function)
         new_rows = splice.apply(rows, edits, unit_of(rows, function))
-        new = "".join(new_rows).encode(encoding)
+        new = _encoded("".join(new_rows), encoding, target)
     except AnchorError as error:
         raise RewriteError(target, f"the rewrite's anchor is missing or not unique ({error})") from error
-    except Exception as error:  # LibCST has no common class for its errors
-        raise RewriteError(target, f"the rewrite cannot be carried out: {error}") from error
     _compile(new, target)
     try:
         result, after = parsed_again(new_rows, function, len(rows))
@@ -132,7 +135,7 @@ def exactly(data: bytes, target: Target, change: Exact, result: str | None = Non
         if last == len(rows) and rows[-1] == rows[-1].rstrip("\r\n"):
             rows[-1] += newline
         rows[first - 1 : last] = [f"{line}{newline}" for line in lines]
-    new = "".join(rows).encode(encoding)
+    new = _encoded("".join(rows), encoding, target)
     _compile(new, target)
     again = _tree(new, target)
     with suppress(AnchorError):
@@ -198,16 +201,23 @@ def _compile(data: bytes, target: Target) -> None:
 
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:
-    """Return a file's encoding and text, with its line ends as they are; a BOM is part of the encoding."""
+    """Return a file's encoding and text, as ``shape.decoded``."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
-        survives = text.encode(encoding) == data
-    except (SyntaxError, ValueError) as error:  # Python accepts comments that are not text
-        raise RewriteError(target, f"the file is not text in its own encoding: {error}") from error
-    if not survives:
-        raise RewriteError(target, f"decoding and encoding the file as {encoding} does not give the same bytes")
-    return encoding, text
+        return shape.decoded(data)
+    except ValueError as error:
+        raise RewriteError(target, str(error)) from error
+
+
+def _encoded(text: str, encoding: str, target: Target) -> bytes:
+    """Return a file's new bytes. Raises RewriteError if its encoding lacks a character, or would be another one now."""
+    try:
+        data = text.encode(encoding)
+    except UnicodeEncodeError as error:
+        lacking = text[error.start : error.end]
+        raise RewriteError(target, f"the file is in {encoding}, which does not have {lacking!r}") from error
+    if _decoded(data, target)[0] != encoding:
+        raise RewriteError(target, f"the file is in {encoding}, and would no longer say so")
+    return data
 
 
 def unit_of(rows: list[str], function: shape.Function) -> str:

@@ -18,7 +18,7 @@ _ENDS = b"\r\n"
 _MARK = b"# unhang "
 _ADDED = re.compile(rb"[ \t]*# unhang [\w-]+: added (after|before) ")
 """The comment above what a fix adds: see ``codemods.exact``."""
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 """What a file raises that does not parse, or lacks a function."""
 
 
@@ -85,6 +85,33 @@ def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
         raise ValueError("a function is not defined exactly once")
     now = {name: _documented(data, place, name) if name in added else place for name, place in now.items()}
     return replaced(data, now, {name: _with_comments(data, now[name], plain, it) for name, it in then.items()})
+
+
+def is_tidied(data: bytes, plain: bytes, name: str, ours: Collection[str]) -> bool:
+    """Return whether a function of ours was only laid out anew, so that its lines can be put back alone.
+
+    Nobody has written a comment or a docstring into it that is neither in ``plain`` nor one of ``ours``, and put back,
+    it has the shape that it has in ``plain``. Raises as `put_back`.
+    """
+    back = of(put_back(data, plain, {name}), {name})
+    now, then = of(data, {name})[name], of(plain, {name}).get(name)
+    if then is None:
+        return name not in back and words(now) <= {*ours}
+    is_same = name in back and shape.digest(back[name].function) == shape.digest(then.function)
+    return is_same and words(now) <= {*words(then), *ours}
+
+
+def words(place: Lines | None) -> set[str]:
+    """Return the comments and docstrings of a function, whatever their layout, but for our own marks."""
+    if place is None:
+        return set()
+    text = io.StringIO(place.text.decode("utf-8", "replace"))
+    comments = [it.string for it in tokenize.generate_tokens(text.readline) if it.type == tokenize.COMMENT]
+    found = [text.lstrip("#") for text in comments if not text.startswith(_MARK.decode())]
+    for node in ast.walk(place.function):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.append(ast.get_docstring(node) or "")
+    return {" ".join(text.split()) for text in found} - {""}
 
 
 def _documented(data: bytes, place: Lines, name: str) -> Lines:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import recorded
-from unhang.judge.decide import APPLIED, NEEDED
+from unhang.judge.decide import APPLIED
 from unhang.judge.findings import Finding
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -79,7 +79,7 @@ class _Failure(NamedTuple):
 
 def is_to_rewrite(finding: Finding) -> bool:
     """Return whether a plan would rewrite the function."""
-    return finding.verdict.verdict == NEEDED or finding.to_write
+    return finding.verdict.to_rewrite or finding.to_write
 
 
 def paths_to_rewrite(findings: Iterable[Finding]) -> list[str]:

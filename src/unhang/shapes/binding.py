@@ -66,11 +66,8 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
     found = statements(tree, target.function)
     if found is None:
         return None
-    for node in (it for root in found if target.parameters for it in ast.walk(root)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = parameters.named(node.value, values, target.parameters)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):  # its letters are those of the text
-            node.value = parameters.named(node.value.decode("latin-1"), values, target.parameters).encode("latin-1")
+    if target.parameters:
+        _name_values(found, values, target.parameters)
     if found:
         return _below(digest(found, target.function.rpartition(".")[2]), tree, found)
     if scope(tree, target.function) is None:  # a class that is gone must not look like an attribute that was taken out
@@ -79,6 +76,21 @@ def of(tree: ast.Module, target: Target, values: Mapping[str, str] = {}) -> str 
         return absent(target)
     there = place(tree, target)
     return _below(absent(target), tree, there[0][:1]) if there is not None else None
+
+
+def _name_values(found: Sequence[ast.stmt], values: Mapping[str, str], names: Sequence[str]) -> None:
+    """Put the names of parameters in the place of their values in the strings of these statements."""
+    from unhang import templates  # few fixes have parameters
+
+    kinds = templates.kinds(found)
+    for node in (it for root in found for it in ast.walk(root)):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, (str, bytes)):
+            continue
+        written = {name: templates.spelled(value, kinds.get(id(node), ())) for name, value in values.items()}
+        if isinstance(node.value, str):
+            node.value = parameters.named(node.value, written, names)
+        else:  # its letters are those of the text
+            node.value = parameters.named(node.value.decode("latin-1"), written, names).encode("latin-1")
 
 
 def _below(found: str, tree: ast.Module, nodes: Sequence[ast.stmt]) -> str:

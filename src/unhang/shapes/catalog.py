@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from unhang import gate, packs
 from unhang.errors import UnhangError, closest
 from unhang.records import Pack
-from unhang.shapes.facts import Checked, Facts, read
+from unhang.shapes.facts import known, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
@@ -47,6 +47,8 @@ class Target(NamedTuple):
     """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
     parameters: tuple[str, ...] = ()
     """The names of the values that its edits take from the user."""
+    workaround: str = ""
+    """What to do where the function has the defect, and no rewrite is for it."""
 
     @property
     def place(self) -> str:
@@ -109,8 +111,8 @@ class Shape(NamedTuple):
     """What the matrix says about one shape of a fix's target."""
 
     state: str
-    """``affected``, ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result of our rewrite); of a function
-    that targets depend on, ``right`` or ``wrong``."""
+    """``affected``, ``no-rewrite`` (affected, too), ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result
+    of our rewrite); of a function that targets depend on, ``right`` or ``wrong``."""
     result: str | None
     """The shape after our rewrite of an affected one."""
     names: tuple[str, ...]
@@ -174,13 +176,13 @@ def _fixes(pack: Pack) -> Iterator[Fix]:
     if pack.folder:
         _refuse_lost(pack)
     patches = packs.part(pack, "patches")
-    for name in sorted(os.listdir(patches)) if os.path.isdir(patches) else ():
+    for name in packs.listed(pack, patches):
         folder = os.path.join(patches, name)
         path = os.path.join(folder, "manifest.json")
-        manifest: Mapping[str, Any] = Facts(path)
-        if pack.folder and name[0] not in "._" and os.path.isdir(folder):  # a lost manifest is told
-            manifest = packs.checked_file(path, "manifest")
-        if "title" not in manifest:  # no fix, such as __pycache__
+        if name[0] in "._" or not os.path.isdir(folder):
+            continue
+        manifest = packs.document(pack, path, "manifest") if pack.folder else known(path)
+        if not manifest:
             continue
         mine = targets(name, manifest)
         if pack.folder:
@@ -194,7 +196,7 @@ def _fixes(pack: Pack) -> Iterator[Fix]:
 def _refuse_lost(pack: Pack) -> None:
     """Raise UnhangError ``bad-pack`` where a pack has what is on record of a fix, and not the fix."""
     data = os.path.join(pack.folder, "compat", "data")
-    for name in sorted(os.listdir(data)) if os.path.isdir(data) else ():
+    for name in packs.listed(pack, data):
         folder = os.path.join(pack.folder, "patches", name.removesuffix(".json"))
         if name.endswith(".json") and name[0] not in "._" and not os.path.isdir(folder):
             raise packs.bad(os.path.join(data, name), "there is no such fix in patches")
@@ -225,7 +227,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
-            "binding" in item, beside, tuple(manifest.get("parameters", ())),
+            "binding" in item, beside, tuple(manifest.get("parameters", ())), item.get("workaround", ""),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
@@ -264,21 +266,21 @@ def with_words(words: Sequence[str]) -> list[Fix]:
     for fix in fixes().values():
         symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
         words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
-        parts = fix.id, fix.title, symptom, *_strings(words_of)
+        parts = fix.id, fix.title, symptom, *strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
         if all(word in text for word in lowered):
             found.append(fix)
     return found
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Return the strings in a value of JSON: what a signature says in words, functions and names of groups."""
+def strings(value: Any) -> Iterator[str]:
+    """Yield the strings in a value of JSON: what a signature says in words, functions and names of groups."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):
         items = [value[key] for key in value if key not in _CLAUSES] if isinstance(value, dict) else value
         for item in items:
-            yield from _strings(item)
+            yield from strings(item)
 
 
 @packs.remembered
@@ -286,10 +288,10 @@ def shape_table() -> ShapeTable:
     """Return the shapes and the file digests on record, each read when it is asked for."""
     return ShapeTable(
         _Entries(
-            cache(lambda key: _shape(facts(key[0]).get(f"{key[1]} {key[2]}"))),
-            lambda: ((fix, *key.split(" ")) for fix in fixes() for key in facts(fix).whole.get("shapes", ())),
+            cache(lambda key: _shape(facts(key[0]).get("shapes", {}).get(f"{key[1]} {key[2]}"))),
+            lambda: ((fix, *key.split(" ")) for fix in fixes() for key in facts(fix).get("shapes", ())),
         ),
-        _Entries(cache(lambda fix: _Entries(facts(fix).get, lambda: facts(fix).whole.get("files", ()))), fixes),
+        _Entries(lambda fix: facts(fix).get("files", {}), fixes),
     )
 
 
@@ -304,11 +306,11 @@ def releases() -> Mapping[str, Mapping[str, Release]]:
     """Return the releases in the matrix, by upstream and version, with the functions of all fixes."""
     shapes: dict[str, dict[str, str | None]] = {}
     for fix in fixes():
-        document = facts(fix).whole
+        document = facts(fix)
         for name, row in document.get("releases", {}).items():
             shapes.setdefault(name, {}).update(zip(document["targets"][name.partition(" ")[0]], row))
     found: dict[str, dict[str, Release]] = {}
-    listed = _listed().whole["releases"]
+    listed = _listed()
     for name in dict.fromkeys((*listed, *shapes)):  # ours, and then those that only a pack has
         row = listed.get(name, ())
         upstream, version = name.split(" ")
@@ -323,14 +325,14 @@ def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
 
     @cache
     def release(version: str) -> Release | None:
-        listed, row = (file.get(f"{upstream} {version}") for file in (_listed(), facts(fix)))
+        listed, row = (rows.get(f"{upstream} {version}") for rows in (_listed(), facts(fix).get("releases", {})))
         if (is_ours and listed is None) or (not is_ours and row is None):
             return None
         yanked = "yanked" in (listed or ())
         return Release(version, yanked, dict(zip(facts(fix)["targets"][upstream], row)) if row else {})
 
     def versions() -> Iterable[str]:
-        names = _listed().whole["releases"] if is_ours else facts(fix).whole.get("releases", ())
+        names = _listed() if is_ours else facts(fix).get("releases", ())
         return (name.partition(" ")[2] for name in names if name.startswith(f"{upstream} "))
 
     return _Entries(release, versions)
@@ -339,7 +341,7 @@ def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
 @packs.remembered
 def outlines(fix: str) -> OutlineTable:
     """Return the outlines on record of a fix. They are read only if a shape is unknown."""
-    whole = facts(fix).whole
+    whole = facts(fix)
     rows: dict[tuple[str, str], tuple[str, str]] = {}
     for key, entry in whole.get("shapes", {}).items():
         if "outline" in entry:
@@ -349,11 +351,14 @@ def outlines(fix: str) -> OutlineTable:
 
 
 @packs.remembered
-def facts(fix: str) -> Facts:
-    """Return what the sweep knows of a fix. Raises UnhangError ``bad-pack``."""
+def facts(fix: str) -> Mapping[str, Any]:
+    """Return what the sweep knows of a fix; nothing if it was never swept. Raises UnhangError ``bad-pack``."""
     pack = pack_of(fix)
     path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
-    return Checked(path) if pack.folder else Facts(path)
+    found: Mapping[str, Any] = (
+        known(path) if not pack.folder else packs.document(pack, path, "facts") if os.path.lexists(path) else {}
+    )
+    return found
 
 
 def pack_of(fix: str) -> Pack:
@@ -363,12 +368,16 @@ def pack_of(fix: str) -> Pack:
 
 
 @packs.remembered
-def _listed() -> Facts:
-    """Return the releases that all fixes have in common. Raises UnhangError ``broken-install`` if there are none."""
+def _listed() -> Mapping[str, Any]:
+    """Return the releases that all fixes have in common, by upstream and version.
+
+    Raises UnhangError ``broken-install`` if there are none.
+    """
     path = os.path.join(packs.folder("compat"), "releases.json")
     if not os.path.exists(path):  # a fix may have no data yet; these always are there
         raise UnhangError("broken-install", "a file of unhang's own is missing", path=path, hint="reinstall unhang")
-    return Facts(path)
+    found: Mapping[str, Any] = read(path)["releases"]
+    return found
 
 
 class _Entries(Mapping[_Key, _Value]):
@@ -395,10 +404,11 @@ class _Entries(Mapping[_Key, _Value]):
 
 
 def page(name: str) -> str:
-    """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``."""
+    """Return the text that ``unhang explain`` prints. Raises UnhangError ``unknown-fix``, ``bad-pack``."""
     found = fix(name)
-    with open(os.path.join(found.folder, "page.md"), encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    path = os.path.join(found.folder, "page.md")
+    with packs.Blamed(found.pack, path):
+        text = packs.read(path).decode("utf-8", "replace")
     return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
 
 

@@ -1,11 +1,9 @@
-"""The JSON files of fixes and of the matrix: read whole, or one entry of them, where it stands in the text."""
+"""The JSON files of fixes and of the matrix."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 from unhang import packs
@@ -17,79 +15,20 @@ _CURE = (
 )
 
 
-class Facts(Mapping[str, Any]):
-    """A file of entries, each with a key of its own in the whole file, at any depth. A missing file has none.
+def known(path: str) -> Any:
+    """Return the document of a JSON file; an empty one if it is missing, as of a fix that was never swept.
 
-    An entry is found by its key, and nothing else is parsed: most of the file is about other releases.
+    Raises as ``read``.
     """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __getitem__(self, key: str) -> Any:
-        at = self._text.find(f'"{key}": ')
-        if at < 0:
-            raise KeyError(key)
-        return _DECODER.raw_decode(self._text, at + len(key) + 4)[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.whole)
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    @cached_property
-    def whole(self) -> Any:
-        """The document. Raises UnhangError as ``parsed`` does."""
-        return parsed(self.path, self._text)
-
-    @cached_property
-    def _text(self) -> str:
-        try:
-            return packs.read(self.path).decode()
-        except (FileNotFoundError, NotADirectoryError):  # a fix that was never swept
-            return "{}"
-
-
-class Checked(Facts):
-    """The facts of a fix of a pack: what is read of them is as the schema wants it, or UnhangError ``bad-pack``."""
-
-    def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
-        packs.check(self.path, value, _part(packs.schema("facts")["properties"], key))
-        return value
-
-    @cached_property
-    def whole(self) -> Any:
-        """The document."""
-        return packs.checked_file(self.path, "facts") if os.path.lexists(self.path) else {}
-
-    @cached_property
-    def _text(self) -> str:
-        try:
-            text = packs.read(self.path).decode()
-        except (OSError, UnicodeDecodeError):  # `whole` says what is wrong with it
-            return json.dumps(self.whole)
-        # an entry is looked for as `json.dumps` writes it: a file that is written in another way is read whole
-        return text if '"schema": 1' in text else json.dumps(self.whole)
-
-
-def _part(properties: Any, key: str) -> Any:
-    """Return the schema of an entry of a fix's facts: of the file's top level, or of the releases, files or shapes."""
-    if key in properties:
-        return properties[key]
-    digest = key.partition(" ")[2]
-    is_shape = len(digest) == 16 and not {*digest} - {*"0123456789abcdef"}
-    return properties["shapes" if is_shape else "releases" if digest else "files"]["additionalProperties"]
-
-
-_DECODER = json.JSONDecoder()
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def read(path: str) -> Any:
-    """Return the document of a JSON file. Raises UnhangError as ``parsed`` does."""
-    with open(path, encoding="utf-8") as file:
-        return parsed(path, file.read())
+    """Return the document of a JSON file. Raises OSError, and as ``parsed``."""
+    return parsed(path, packs.read(path).decode())
 
 
 def parsed(path: str, text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

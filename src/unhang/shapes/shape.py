@@ -21,8 +21,27 @@ _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def parse(data: bytes) -> ast.Module:
-    """Return the AST of a module.
+def decoded(data: bytes) -> tuple[str, str]:
+    """Return the encoding and the text of a module, with its line ends as they are; a BOM is part of the encoding.
+
+    Raises ValueError if it is not text in its own encoding, or has bytes that its text would not give.
+    """
+    import io
+    import tokenize
+
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+        survives = text.encode(encoding) == data
+    except (SyntaxError, ValueError, LookupError) as error:  # Python accepts comments that are not text
+        raise ValueError(f"the file is not text in its own encoding: {error}") from error
+    if not survives:
+        raise ValueError(f"decoding and encoding the file as {encoding} does not give the same bytes")
+    return encoding, text
+
+
+def parse(data: bytes | str) -> ast.Module:
+    """Return the AST of a module, given by its bytes, or by its text, in which nothing says how it is encoded.
 
     Raises SyntaxError; ValueError for NUL bytes; RecursionError or MemoryError if it is nested too deeply.
     """

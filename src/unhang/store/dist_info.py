@@ -75,6 +75,17 @@ def row(record: bytes, path: str) -> str | None:
     return b"\n".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
+def lists(record: bytes, path: str, data: bytes) -> bool:
+    """Return whether an installer's row has the hash and size of a file's bytes: a row of ours is `quoted`."""
+    wanted = f"{path},sha256={_base64(hashlib.sha256(data).digest())},{len(data)}"
+    return row(record, path) == wanted
+
+
+def has_digest(row: str, sha256: str) -> bool:
+    """Return whether a row has this hash, which is in hex."""
+    return f"sha256={_base64(bytes.fromhex(sha256))}" in row
+
+
 def restore(record: bytes, path: str, original: str) -> bytes:
     """Return the RECORD with the row that `row` returned for `path`; unchanged if the file is no longer listed.
 
@@ -129,8 +140,11 @@ def _hash(old: bytes, data: bytes) -> bytes:
     name = old.partition(b"=")[0].decode("ascii", "replace")
     # Keep the installer's algorithm if Python has it; otherwise use the one that every installer writes.
     name = name if name in hashlib.algorithms_guaranteed and not name.startswith("shake") else "sha256"
-    digest = base64.urlsafe_b64encode(hashlib.new(name, data).digest()).rstrip(b"=")
-    return name.encode() + b"=" + digest
+    return f"{name}={_base64(hashlib.new(name, data).digest())}".encode()
+
+
+def _base64(digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def _size(old: bytes, data: bytes) -> bytes:

@@ -89,6 +89,14 @@ def bad_state(path: str, what: str) -> UnhangError:
     return UnhangError("bad-state", f"{path} is {what}, which unhang never makes", path=path, hint=hint)
 
 
+def unmake(path: str) -> None:
+    """Remove a folder that `make` has just made, if nothing is in it yet. Needs no lock; a failure is no error."""
+    with suppress(OSError):
+        if os.listdir(path) == [GITIGNORE]:
+            disk.remove(os.path.join(path, GITIGNORE))
+        disk.remove_dir(path)
+
+
 def clean_up(path: str) -> None:
     """Remove the lock, and the folder with it if it holds nothing that counts. Raises OSError. Needs the lock."""
     try:

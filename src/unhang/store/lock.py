@@ -91,6 +91,7 @@ def _acquire(state_dir: str, timeout: float, hidden: bool) -> int:
                     hint=f"wait for it to end, then run the same command again (see: {line('fuser', '-v', path)})",
                 ) from None  # fmt: skip
         except OSError as error:
+            folder.unmake(state_dir)
             raise disk.refusal(error, path) from error
         time.sleep(pause)
         pause = min(2 * pause, _POLL_S[1])

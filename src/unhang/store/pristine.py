@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from unhang.store import disk, state
-from unhang.store.receipt import Entry, Receipt, bad, cannot_read, render, sha256
+from unhang.store.receipt import Entry, Receipt, bad, cannot_read, load, render, sha256
 from unhang.store.state import PRISTINE, RECEIPT
 from unhang.store.transaction import FileChange
 
@@ -22,44 +21,51 @@ def read(entry: Entry) -> bytes:
 
 
 def changes(state_dir: str, receipt: Receipt, originals: Mapping[str, bytes]) -> list[FileChange]:
-    """Return the changes that save `receipt` and its pristine bytes; an empty receipt deletes both.
+    """Return the changes that save `receipt`, and those of its pristine bytes that are in `originals`, by sha256.
 
-    `originals` contains, by sha256, all pristine bytes that are not saved yet. Reads the current state. Raises
-    UnhangError `bad-receipt` for saved bytes that were altered, ValueError for bytes that are missing from both.
+    Pristine bytes that the receipt which is there names, and `receipt` does not, go. An empty receipt is deleted.
+    Reads the current state. Raises UnhangError `bad-receipt` for saved bytes that were altered, and as `load`;
+    ValueError if the bytes of a new entry are missing.
     """
     state_dir = os.path.realpath(state_dir)
     path = os.path.join(state_dir, RECEIPT)
     with disk.about(path):
         before = disk.read(path)
     after = render(receipt) if receipt.files else None
-    folder, wanted = os.path.join(state_dir, PRISTINE), {entry.pristine for entry in receipt.files}
-    result = [*_added(folder, wanted, originals), *_deleted(folder, wanted)]
+    old = load(state_dir)
+    saved, wanted = ({entry.pristine for entry in it.files} if it else set() for it in (old, receipt))
+    new = {digest: originals.get(digest) for digest in wanted - saved}
+    if wrong := [digest for digest, data in new.items() if data is None or sha256(data) != digest]:
+        raise ValueError(f"the pristine bytes {', '.join(wrong)} are missing")
+    folder = os.path.join(state_dir, PRISTINE)
+    result = [*_added(folder, {name: originals[name] for name in wanted & originals.keys()})]
+    result += _deleted(folder, saved - wanted)
     return result + ([FileChange(path, before, after)] if before != after else [])
 
 
-def _added(folder: str, wanted: set[str], originals: Mapping[str, bytes]) -> list[FileChange]:
-    result = []
-    for digest in sorted(wanted):
-        path = os.path.join(folder, digest)
-        if _checked(path) is None:
-            data = originals.get(digest)
-            if data is None or sha256(data) != digest:
-                raise ValueError(f"the pristine bytes {digest} are missing")
-            result.append(FileChange(path, None, data))
-    return result
+def unlisted(state_dir: str) -> list[str]:
+    """Return the paths of the original bytes that no receipt names, as where a part of the folder was lost.
+
+    Raises UnhangError as `load`.
+    """
+    found, folder = load(state_dir), os.path.join(state_dir, PRISTINE)
+    named = {entry.pristine for entry in found.files} if found else set()
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(names) if name not in named]
 
 
-def _deleted(folder: str, wanted: set[str]) -> list[FileChange]:
-    if os.path.islink(folder):
-        raise bad(folder, "it is a symlink, so unhang may not delete what it leads to")
-    with disk.about(folder):
-        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+def _added(folder: str, originals: Mapping[str, bytes]) -> list[FileChange]:
+    paths = ((os.path.join(folder, digest), data) for digest, data in sorted(originals.items()))
+    return [FileChange(path, None, data) for path, data in paths if _checked(path) is None]
+
+
+def _deleted(folder: str, unwanted: Iterable[str]) -> list[FileChange]:
     result = []
-    for name in names:
-        if name not in wanted and re.fullmatch("[0-9a-f]{64}", name):
-            path = os.path.join(folder, name)
-            with disk.about(path):
-                result.append(FileChange(path, disk.read(path), None, prune=True))
+    for path in (os.path.join(folder, name) for name in sorted(unwanted)):
+        with disk.about(path):
+            data = disk.read(path)
+        if data is not None:
+            result.append(FileChange(path, data, None, prune=True))
     return result
 
 

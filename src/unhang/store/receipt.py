@@ -48,6 +48,8 @@ class Fixed(NamedTuple):
     """The pack of the fix, and its version; None for unhang's own."""
     values: str | None = None
     """The values of its parameters, ``NAME=VALUE`` one a line; None if it has none."""
+    words: str | None = None
+    """The comments and docstrings that it brought, one a line, but for marks; None if it has none, or from before."""
 
 
 class Entry(NamedTuple):
@@ -78,11 +80,12 @@ class Entry(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """All rewritten files of a root."""
+    """All rewritten files of a root, until it is proved that their originals are not needed any more: see `remains`."""
 
     unhang: str
     """The version that last wrote it."""
     files: tuple[Entry, ...]
+    """By path. A file may have several, the latest first: a checkout goes from branch to branch, and back."""
     links: Mapping[str, str] = {}
     """The text of each link that a file of ours, or a RECORD, has replaced, by its path below the root."""
 
@@ -121,9 +124,11 @@ def parse(data: bytes, path: str, root: str) -> Receipt:
             )
         if type(schema) is not int or schema != SCHEMA:
             raise ValueError(f"its schema is {schema!r}")
-        files = tuple(_entry(value, root) for value in untrusted.field(content, "files", list))
-        if len({entry.path for entry in files}) != len(files):
+        latest = [_entry(value, root) for value in untrusted.field(content, "files", list)]
+        if len({entry.path for entry in latest}) != len(latest):
             raise ValueError("a file is listed twice")
+        earlier = [_entry(value, root) for value in untrusted.field({"earlier": [], **content}, "earlier", list)]
+        files = _by_path([*latest, *earlier])
         return Receipt(untrusted.field(content, "unhang", str), files, _links(content))
     except ValueError as error:
         raise bad(path, str(error)) from error
@@ -131,8 +136,11 @@ def parse(data: bytes, path: str, root: str) -> Receipt:
 
 def render(receipt: Receipt) -> bytes:
     """Return the content of receipt.json, which does not depend on the order of the receipt's parts."""
-    files = [_row(entry) for entry in sorted(receipt.files, key=lambda entry: entry.path)]
-    content: dict[str, Any] = {"schema": SCHEMA, "unhang": receipt.unhang, "files": files}
+    latest: dict[str, Entry] = {}
+    earlier = [entry for entry in _by_path(receipt.files) if latest.setdefault(entry.path, entry) is not entry]
+    content: dict[str, Any] = {"schema": SCHEMA, "unhang": receipt.unhang, "files": list(map(_row, latest.values()))}
+    if earlier:  # apart, for an older unhang takes no receipt that lists a file twice
+        content["earlier"] = list(map(_row, earlier))
     if links := _kept(receipt.links, receipt.files):
         content["links"] = links
     return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
@@ -147,26 +155,34 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def merge(receipt: Receipt | None, entries: Sequence[Entry]) -> Receipt:
-    """Return the receipt after an apply that wrote `entries`.
+    """Return the receipt after a run that wrote `entries`.
 
-    If an entry's `pristine` equals the `patched` of the receipt's entry for that path, it goes on top of that one: the
-    first pristine bytes and row are kept, and the fixes are joined. Otherwise it replaces the old entry with its fixes.
+    If an entry's `pristine` equals the `patched` of one of the receipt's entries for that path, it goes on top of that
+    one, and takes its place: the first pristine bytes and row are kept, and the fixes are joined. All others stay.
     """
-    files = {entry.path: entry for entry in (receipt.files if receipt else ())}
-    replaced = set()
+    files, fresh = list(receipt.files) if receipt else [], set()
     for entry in entries:
-        first = files.get(entry.path)
-        if first is not None and first.patched == entry.pristine:
+        first = next((old for old in files if (old.path, old.patched) == (entry.path, entry.pristine)), None)
+        if first is not None:
             again = {(fixed.fix, fixed.function) for fixed in entry.fixes}
             kept = tuple(fixed for fixed in first.fixes if (fixed.fix, fixed.function) not in again)
             entry = entry._replace(
                 pristine=first.pristine, record=first.record, record_row=first.record_row, fixes=kept + entry.fixes
             )
         else:
-            replaced.add(entry.path)  # reinstalled since, and its RECORD with it
-        files[entry.path] = entry
-    links = _kept(receipt.links, (old for old in receipt.files if old.path not in replaced)) if receipt else {}
-    return Receipt(__version__, tuple(files[path] for path in sorted(files)), links)
+            fresh.add(entry.path)  # installed or checked out since: what it has replaced is another link, if any
+        files = [entry, *(old for old in files if old is not first and not _is_same(old, entry))]
+    links = _kept(receipt.links, (old for old in files if old.path not in fresh)) if receipt else {}
+    return Receipt(__version__, _by_path(files), links)
+
+
+def _is_same(one: Entry, other: Entry) -> bool:
+    """Return whether two entries are of the same bytes, before and after."""
+    return (one.path, one.pristine, one.patched) == (other.path, other.pristine, other.patched)
+
+
+def _by_path(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.path))
 
 
 def _kept(links: Mapping[str, str], entries: Iterable[Entry]) -> dict[str, str]:
@@ -180,7 +196,7 @@ def bad(path: str, why: str) -> UnhangError:
     return UnhangError(
         "bad-receipt", f"{path} cannot be trusted: {why}", path=path,
         hint=Hint(
-            "nothing was changed; reinstall what was patched (pip install --force-reinstall), run ", Command("check"),
+            "it was not used; reinstall what was patched (pip install --force-reinstall), run ", Command("check"),
             ", then move that folder elsewhere",
         ),
     )  # fmt: skip
@@ -243,10 +259,10 @@ def _fixed(value: Any) -> Fixed:
         fixed = fixed._replace(pack=field(value, "pack", str))
         if not re.fullmatch(r"[a-z0-9-]{1,40} [a-z0-9.+]{1,60}", fixed.pack or "", re.A):
             raise ValueError(f"{fixed.pack!r} is no pack")
-    if "values" in value:
-        fixed = fixed._replace(values=field(value, "values", str))
-        if not all(map(str.isprintable, (fixed.values or "").split("\n"))):
-            raise ValueError("'values' has no values of parameters")
+    for key in value.keys() & {"values", "words"}:
+        fixed = fixed._replace(**{key: field(value, key, str)})
+        if not all(map(str.isprintable, value[key].split("\n"))):
+            raise ValueError(f"{key!r} has what is no text")
     if fixed.verified:
         return fixed
     generation, date = field(value, "generation", int), field(value, "date", str)

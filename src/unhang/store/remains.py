@@ -1,23 +1,25 @@
-"""What is left of a receipt's rewrites in a file: all, some of them beside somebody's edit, or none.
+"""What is left of a receipt's rewrites in a file, and whether its original is still needed.
 
-A receipt is about one release, and about functions. An upgrade or a reinstall makes it void; an edit elsewhere in the
-file does not.
+An entry is *over* when the file is byte for byte the original, or what the RECORD of its distribution lists now. It is
+*live* while one of its rewrites is in the file. Anything else is *dormant*: the file is gone, or is that of another
+branch, release or backup. Our rewrite may come back, so the original stays.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import packs
+from unhang.errors import UnhangError
 from unhang.find import metadata
+from unhang.judge.decide import MARK, OURS
 from unhang.judge.observe import below_package
 from unhang.rewrite import own_lines
 from unhang.rewrite.own_lines import UNREADABLE
-from unhang.shapes import shape
+from unhang.shapes import catalog, shape
 from unhang.store import disk, dist_info, links, pristine
 from unhang.store.receipt import Entry, Fixed, bad, sha256
 from unhang.store.state import RECEIPT, folder
@@ -30,10 +32,14 @@ class Remains(NamedTuple):
     """With the RECORD where it lies now."""
     now: bytes = b""
     """The bytes of the file."""
-    void: str = ""
-    """Why none of the rewrites is left; empty if one is."""
+    absent: str = ""
+    """Why none of the rewrites is there; empty if one is."""
+    is_over: bool = False
+    """Whether the original is not needed any more: the file has its bytes, or ``is_listed``."""
+    is_listed: bool = False
+    """Whether the file is as an installer has left it since, by its RECORD."""
     intact: tuple[Fixed, ...] = ()
-    """Those whose function has the very lines that we wrote."""
+    """Those whose function is as we wrote it, whatever its layout."""
     edited: tuple[Fixed, ...] = ()
     """Those whose function has been edited since, or whose receipt does not tell."""
     is_release: bool = True
@@ -49,23 +55,37 @@ def look(entry: Entry) -> Remains:
     """Return what is left of an entry's rewrites. Raises UnhangError if its file cannot be read."""
     with disk.about(entry.path):
         now = links.read(entry.path)
-    if now is None:
-        return Remains(entry, void=f"{entry.path} is gone; nothing is left to revert in it")
     version, record = _release(entry)
-    if entry.record is not None and record is not None:
-        old, new = (os.path.basename(os.path.dirname(path)) for path in (entry.record, record))
-        if metadata.normal(old) != metadata.normal(new):
-            names = [name.removesuffix(".dist-info") for name in (old, new)]
-            why = "{0} is of {2} now, and was patched in {1}: nothing of {2} was undone".format(entry.path, *names)
-            return Remains(entry, void=why)
-        entry = entry._replace(record=record)
-    is_release = (entry.record is not None and record is not None) or version == entry.version
+    old, new = (path and os.path.basename(os.path.dirname(path)) for path in (entry.record, record))
+    if old and new and metadata.normal(old) != metadata.normal(new):
+        names = [name.removesuffix(".dist-info") for name in (old, new)]
+        absent = "{0} is of {2} now, and was patched in {1}: nothing of {2} was undone".format(entry.path, *names)
+    elif now is None:
+        absent = f"{entry.path} is gone"
+    else:
+        absent, entry = "", entry._replace(record=record if old and new else entry.record)
+    is_listed = record is not None and _is_listed(entry, record, now)
+    is_over = is_listed or (now is not None and sha256(now) == entry.pristine)
+    if is_over and not absent:
+        absent = f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
+    if absent or now is None:
+        return Remains(entry, now or b"", absent, is_over, is_listed)
+    is_release = bool(old and new) or version == entry.version
     if sha256(now) == entry.patched:
         return Remains(entry, now, intact=entry.fixes, is_release=is_release)
     states = _states(entry, now)
     intact, edited = (tuple(fixed for fixed in entry.fixes if states[fixed] is state) for state in (True, False))
-    restored = f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
-    return Remains(entry, now, "" if intact or edited else restored, intact, edited, is_release)
+    absent = "" if intact or edited else f"none of our changes is in {entry.path} now"
+    return Remains(entry, now, absent, intact=intact, edited=edited, is_release=is_release)
+
+
+def living(found: Iterable[Remains]) -> Remains | None:
+    """Return that one of a file's entries whose rewrites are there: of several, the one that the file is like most.
+
+    None if none of them is there.
+    """
+    there = [remains for remains in found if not remains.absent]
+    return max(there, key=lambda it: (it.whole, len(it.intact), len(it.edited)), default=None)
 
 
 def rebased(remains: Remains) -> tuple[Entry, bytes]:
@@ -80,8 +100,9 @@ def rebased(remains: Remains) -> tuple[Entry, bytes]:
     plain = put_back(entry, now, plain, remains.intact)
     row = entry.record_row
     if row is not None:
-        data = dist_info.update(row.encode("utf-8", "surrogateescape"), {entry.relative.replace(os.sep, "/"): plain})
-        row = data.decode("utf-8", "surrogateescape")
+        name = entry.relative.replace(os.sep, "/")
+        data = dist_info.update(row.encode("utf-8", "surrogateescape"), {name: plain})
+        row = dist_info.quoted(data, name).decode("utf-8", "surrogateescape")
     return entry._replace(pristine=sha256(plain), patched=sha256(now), record_row=row, fixes=remains.intact), plain
 
 
@@ -98,24 +119,34 @@ def put_back(entry: Entry, now: bytes, plain: bytes, fixes: Iterable[Fixed]) -> 
 
 
 def signed(entry: Entry, plain: bytes, after: bytes) -> Entry:
-    """Return the entry with the digests of its functions' lines; without, if putting these back is not all of it."""
+    """Return the entry with the digests of its functions' lines, and the words that it brought into them.
+
+    Without the digests, if putting these lines back is not all of it.
+    """
     before = {fixed.function: fixed.before for fixed in reversed(entry.fixes)}  # that of the first of several
     lines: dict[str, str] = {}
+    words: dict[str, str] = {}
     with suppress(*UNREADABLE):
         now = own_lines.expected(after, {fixed.function: fixed.after for fixed in entry.fixes})
         then = own_lines.expected(plain, before)
         if now.keys() == before.keys() and own_lines.replaced(after, now, then) == plain:
             lines = {name: place.digest for name, place in now.items()}
-    return entry._replace(fixes=tuple(fixed._replace(lines=lines.get(fixed.function)) for fixed in entry.fixes))
+            brought = {name: own_lines.words(it) - own_lines.words(then.get(name)) for name, it in now.items()}
+            words = {name: "\n".join(sorted(filter(str.isprintable, texts))) for name, texts in brought.items()}
+
+    def signed_(fixed: Fixed) -> Fixed:
+        return fixed._replace(lines=lines.get(fixed.function), words=words.get(fixed.function) or None)
+
+    return entry._replace(fixes=tuple(map(signed_, entry.fixes)))
 
 
 def _states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
-    """Return for each fix whether its function is intact (True), edited (False), or not ours any more (None)."""
+    """Return for each fix whether its function is ours (True), ours and edited (False), or not ours now (None)."""
     try:
         places = own_lines.of(now, {fixed.function for fixed in entry.fixes})
     except UNREADABLE:
         return dict.fromkeys(entry.fixes, False)  # broken by an edit, which must not be lost
-    recorded = _is_recorded(entry)
+    is_recorded = _is_recorded(entry)
 
     def state(fixed: Fixed) -> bool | None:
         mark, place = f"# unhang {fixed.fix}:".encode(), places.get(fixed.function)
@@ -123,11 +154,38 @@ def _states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
             return False if mark in now else None
         if place.digest == fixed.lines:
             return True
-        # Upstream's own fix may have the shape of ours. It has no mark, and the RECORD is not the one that we wrote.
-        is_edited = mark in place.text or (recorded and shape.digest(place.function) == fixed.after)
-        return False if is_edited else None
+        if shape.digest(place.function) != fixed.after:
+            return False if mark in place.text else None
+        if mark not in place.text and not is_recorded and not _is_ours_alone(fixed):
+            return None
+        return _is_tidied(entry, fixed, now)
 
     return {fixed: state(fixed) for fixed in entry.fixes}
+
+
+def _is_ours_alone(fixed: Fixed) -> bool:
+    """Return whether no release of upstream is known to have the shape of a rewrite."""
+    if fixed.fix not in catalog.fixes():
+        return True  # of a pack that is not in effect
+    known = catalog.shape_table().shapes.get((fixed.fix, fixed.function, fixed.after))
+    return known is None or known.state == OURS
+
+
+def _is_tidied(entry: Entry, fixed: Fixed, now: bytes) -> bool:
+    """Return whether a function was only laid out anew since we wrote it, and can be put back alone."""
+    with suppress(UnhangError, *UNREADABLE):
+        ours = [text for it in entry.fixes if it.function == fixed.function for text in (it.words or "").split("\n")]
+        return fixed.lines is not None and own_lines.is_tidied(now, pristine.read(entry), fixed.function, ours)
+    return False
+
+
+def _is_listed(entry: Entry, record: str, now: bytes | None) -> bool:
+    """Return whether a RECORD lists the file as it is now, in a row that an installer wrote."""
+    with disk.about(record):
+        data, name = links.read(record) or b"", entry.relative.replace(os.sep, "/")
+    if now is None:
+        return entry.record_row is not None and dist_info.row(data, name) is None
+    return MARK not in now and dist_info.lists(data, name, now)
 
 
 def _is_recorded(entry: Entry) -> bool:
@@ -136,8 +194,7 @@ def _is_recorded(entry: Entry) -> bool:
         return False
     with disk.about(entry.record):
         row = dist_info.row(links.read(entry.record) or b"", entry.relative.replace(os.sep, "/"))
-    ours = base64.urlsafe_b64encode(bytes.fromhex(entry.patched)).rstrip(b"=").decode()
-    return f"sha256={ours}" in (row or "")
+    return dist_info.has_digest(row or "", entry.patched)
 
 
 def _release(entry: Entry) -> tuple[str | None, str | None]:

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, joined
 from unhang.find.bytecode import caches
 from unhang.judge.observe import below_package, placed
 from unhang.records import Request, Search
 from unhang.shapes import catalog
 from unhang.store import disk, links, pristine, receipt, state, untrusted, write
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
-from unhang.store.remains import Remains, look, put_back, signed
+from unhang.store.remains import Remains, living, look, put_back, signed
 from unhang.store.roots import locked
 from unhang.store.transaction import FileChange
-from unhang.suggest import Command, Hint, complete
+from unhang.suggest import Command, Hint, complete, hinted
 
 _HINT = "nothing was changed; find out who wrote that receipt, and reinstall what was patched"
 
@@ -30,9 +30,11 @@ class Revert(NamedTuple):
     files: tuple[tuple[Entry, bytes, bytes], ...]
     """Entry, bytes now, new bytes."""
     remaining: Receipt
-    refused: tuple[tuple[Entry, str, str], ...]
-    """Entry, why it stays, what to do."""
+    refused: tuple[UnhangError, ...]
+    """Why a file stays as it is, and what to do."""
     notes: tuple[str, ...]
+    asleep: tuple[str, ...]
+    """The files that have none of our rewrites now, and are not as they were either: their originals stay."""
     copies: tuple[tuple[str, bytes], ...]
     """The files to make: the user's edited versions of files that are reverted anyway."""
     links: Mapping[str, str] = {}
@@ -55,11 +57,12 @@ class Reverted(NamedTuple):
 class _FileRevert(NamedTuple):
     """What a revert does to one file."""
 
-    remaining: Entry | None
-    """The entry that the receipt keeps."""
+    remaining: tuple[Entry, ...]
+    """The entries that the receipt keeps."""
     file: tuple[Entry, bytes, bytes] | None = None
-    refused: tuple[Entry, str, str] | None = None
-    note: str | None = None
+    refused: UnhangError | None = None
+    note: str = ""
+    asleep: str | None = None
     copy: tuple[str, bytes] | None = None
 
 
@@ -93,17 +96,17 @@ def revert(search: Search, request: Request, *, force: bool = False) -> Reverted
     return Reverted(tuple(done), held.failed, held.recovered, held.left)
 
 
-def forget(search: Search) -> tuple[str, ...]:
-    """Drop what has become void of the receipts, as after an upgrade; without permission this does nothing.
+def forget(search: Search, request: Request) -> tuple[str, ...]:
+    """Drop from the receipts what the request is about and an installer has written since: RECORD lists it.
 
-    Returns a sentence for each file.
+    Without permission this does nothing. Returns a sentence for each file.
     """
     notes: list[str] = []
     for root in search.roots:
         with suppress(UnhangError, OSError):  # whoever needs that receipt next says what is wrong with it
-            if _void(search, root):
+            if _replaced(search, root, request):
                 with locked([root], caches(search)) as held, held.failing(root):
-                    if root not in held.failed and (planned := _void(search, root)):
+                    if root not in held.failed and (planned := _replaced(search, root, request)):
                         carry_out(search, planned)
                         notes += planned.notes
     return tuple(notes)
@@ -115,46 +118,52 @@ def listed(search: Search) -> set[str]:
     return {fixed.fix for found in receipts if found for entry in found.files for fixed in entry.fixes}
 
 
-def _void(search: Search, root: str) -> Revert | None:
-    """Return the plan that drops the void entries of a root's receipt; None if there are none.
+def _replaced(search: Search, root: str, request: Request) -> Revert | None:
+    """Return the plan that drops what `forget` is about from a root's receipt; None if there is nothing.
 
     Raises UnhangError for a receipt that `revert` refuses.
     """
     found = receipt.load(state.folder(root)) if state.has_receipt(state.folder(root)) else None
+    gone: dict[Entry, str] = {}
     for entry in found.files if found else ():
         _check_place(search, entry)
-    void = {entry: why for entry in (found.files if found else ()) if (why := look(entry).void)}
-    if found is None or not void:
+        if _is_selected(entry, request) and (remains := look(entry)).is_listed:
+            gone[entry] = remains.absent
+    if found is None or not gone:
         return None
-    left = tuple(entry for entry in found.files if entry not in void)
-    return Revert(root, (), found._replace(files=left), (), tuple(void.values()), ())
+    left = tuple(entry for entry in found.files if entry not in gone)
+    return Revert(root, (), found._replace(files=left), (), tuple(dict.fromkeys(gone.values())), (), ())
 
 
 def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, force: bool = False) -> Revert:
     """Plan to take the fixes of the request out of its upstreams, in one root, whose receipt is ``found``.
 
     Where a file was edited since, its functions alone are put back. One that was edited itself is refused; with
-    ``force``, the file is restored, and a copy of it is kept beside it under another name. What was installed over
-    or removed since only leaves the receipt. Raises UnhangError ``bad-receipt`` for an entry of these upstreams that
-    no fix is for or whose original bytes are gone, and for any unknown entry.
+    ``force``, the file is restored, and a copy of it is kept beside it under another name. An entry leaves the receipt
+    when its file is as it was, or as its RECORD lists it. Raises UnhangError ``bad-receipt`` for an entry of these
+    upstreams that no fix is for, for any unknown entry, and if nothing but lost originals is in the way.
     """
     planned = []
-    for entry in found.files:
-        _check_known(entry)
-        one = _FileRevert(entry)
-        if request.is_about(entry.upstream):
-            _check_place(search, entry)
-            one = _plan_file(look(entry), request, force)
-        planned.append(one)
-    remaining = tuple(one.remaining for one in planned if one.remaining)
+    for _, group in itertools.groupby(found.files, key=lambda entry: entry.path):
+        entries = tuple(group)
+        for entry in entries:
+            _check_known(entry)
+            if request.is_about(entry.upstream):
+                _check_place(search, entry)
+        planned.append(_plan_file(entries, request, force))
+    remaining = tuple(entry for one in planned for entry in one.remaining)
     files = tuple(one.file for one in planned if one.file)
-    ours = {name for entry in remaining for name in entry.names}
+    refused = tuple(one.refused for one in planned if one.refused)
+    if not files and (broken := next((error for error in refused if error.code == "bad-receipt"), None)):
+        raise broken
+    asleep = {one.asleep for one in planned if one.asleep}
+    ours = {name for entry in remaining if entry.path not in asleep for name in entry.names}
     back = {name: text for name, text in found.links.items() if name not in ours}
     after = {entry.path: data for entry, _, data in files}
     lost = [
         f"{entry.path} was a link to {back[entry.relative]}, which has other bytes now: it stays a file"
-        for entry, _, _ in files
-        if entry.relative in back and not links.fits(entry.path, back[entry.relative], after)
+        for entry, before, data in files
+        if before != data and entry.relative in back and not links.fits(entry.path, back[entry.relative], after)
     ]
     names = {
         f"{fixed.fix} ({fixed.pack})": None
@@ -168,41 +177,76 @@ def plan_revert(search: Search, root: str, found: Receipt, request: Request, *, 
         root=root,
         files=files,
         remaining=found._replace(files=remaining),
-        refused=tuple(one.refused for one in planned if one.refused),
+        refused=refused,
         notes=(*(one.note for one in planned if one.note), *lost),
+        asleep=tuple(sorted(asleep)),
         copies=tuple(one.copy for one in planned if one.copy),
         links=back,
     )
 
 
-def _plan_file(remains: Remains, request: Request, force: bool) -> _FileRevert:
-    entry, now = remains.entry, remains.now
-    if remains.void:
-        return _FileRevert(None, note=remains.void)
-    kept = tuple(fixed for fixed in entry.fixes if not _is_chosen(fixed, request))
-    if len(kept) == len(entry.fixes):
-        return _FileRevert(entry)
-    edited = [fixed.function for fixed in remains.edited if fixed not in kept]
-    if edited and not (force and remains.is_release):
-        return _FileRevert(entry, refused=(entry, *_refusal(remains, edited, request)))
-    plain = pristine.read(entry)
-    after = _without(plain, entry, kept)
-    remaining = entry._replace(patched=sha256(after), fixes=kept) if kept else None
-    shared = {fixed.function for fixed in kept}  # two fixes may have added one import
-    ours = [fixed for fixed in remains.intact if fixed not in kept and fixed.function not in shared]
-    if remains.whole or edited:
-        remaining = remaining and signed(remaining, plain, after)
-    elif ours:
-        after = put_back(entry, now, after, ours)
-    else:
-        gone = ", ".join(dict.fromkeys(fixed.fix for fixed in entry.fixes if fixed not in kept))
-        return _FileRevert(remaining, note=f"{entry.path} was restored since: {gone} is not in it any more")
+def _plan_file(entries: tuple[Entry, ...], request: Request, force: bool) -> _FileRevert:
+    """Plan for one file, of which the receipt has these entries."""
+    if not any(_is_selected(entry, request) for entry in entries):
+        return _FileRevert(entries)
+    found = tuple(map(look, entries))
+    live = living(found)
+    there = [fixed for fixed in live.entry.fixes if fixed in (*live.intact, *live.edited)] if live else []
+    if live is None or not any(_is_chosen(fixed, request) for fixed in there):
+        return _at_rest(entries, found, request, bool(there))
+    entry, now = live.entry, live.now
+    kept = tuple(fixed for fixed in there if not _is_chosen(fixed, request))
+    edited = [fixed.function for fixed in live.edited if fixed not in kept]
+    if edited and not (force and live.is_release):
+        return _FileRevert(entries, refused=_refusal(live, edited, request))
+    try:
+        plain = pristine.read(entry)
+        shared = {fixed.function for fixed in kept}  # two fixes may have added one import
+        ours = [fixed for fixed in there if fixed not in kept and fixed.function not in shared]
+        is_exact = live.whole or edited
+        after = _without(plain, entry, kept) if is_exact else put_back(entry, now, plain, ours)
+    except UnhangError as error:
+        if error.code != "bad-receipt":
+            raise
+        return _FileRevert(entries, refused=hinted(error, request))
+    entry = next((it.entry for it in found if it.entry.pristine == sha256(after)), entry)
+    remaining = tuple(one for one in entries if one.pristine != sha256(after))
+    if kept and is_exact:
+        left = signed(entry._replace(patched=sha256(after), fixes=kept), plain, after)
+        remaining = (left, *(one for one in remaining if one.patched != left.patched))
+    asleep = entry.path if remaining and not kept else None
+    note, copy = "", None
     if edited:
-        copy = _free_name(entry.path)
-        note = f"{entry.path} was edited since it was patched; your version is kept as {copy}"
-        return _FileRevert(remaining, (entry, now, after), note=note, copy=(copy, now))
-    stays = None if remains.whole else f"{entry.path} was edited elsewhere since it was patched: that edit stays"
-    return _FileRevert(remaining, (entry, now, after), note=stays)
+        copy = (_free_name(entry.path), now)
+        note = f"{entry.path} was edited since it was patched; your version is kept as {copy[0]}"
+    elif not live.whole and sha256(after) != entry.pristine:
+        note = f"{entry.path} was edited elsewhere since it was patched: that edit stays"
+    if asleep:
+        note = joined(note, f"an original of {entry.path} stays in {state.folder(entry.root)}")
+    return _FileRevert(remaining, (entry, now, after), note=note, asleep=asleep, copy=copy)
+
+
+def _at_rest(entries: tuple[Entry, ...], found: tuple[Remains, ...], request: Request, is_ours: bool) -> _FileRevert:
+    """Return what a revert does to a file that has none of the chosen rewrites: to its bytes, nothing.
+
+    ``is_ours`` says whether it has others.
+    """
+    chosen = [(entry, it) for entry, it in zip(entries, found, strict=True) if _is_selected(entry, request)]
+    over = {entry: it for entry, it in chosen if it.is_over}
+    entry, remains = next(iter(over.items()), chosen[0])
+    remaining = tuple(one for one in entries if one not in over)
+    gone = ", ".join(dict.fromkeys(it.fix for it in entry.fixes if _is_chosen(it, request)))
+    note = remains.absent or f"{entry.path} was restored since: {gone} is not in it any more"
+    asleep = entry.path if remaining and not is_ours else None
+    if asleep:
+        note = joined(note, f"its original stays in {state.folder(entry.root)}")
+    row = (entry, remains.now, remains.now) if over and not remains.is_listed else None
+    return _FileRevert(remaining, row, note=note, asleep=asleep)
+
+
+def _is_selected(entry: Entry, request: Request) -> bool:
+    """Return whether a request is about one of the fixes of an entry."""
+    return request.is_about(entry.upstream) and any(_is_chosen(fixed, request) for fixed in entry.fixes)
 
 
 def _is_chosen(fixed: Fixed, request: Request) -> bool:
@@ -217,15 +261,15 @@ def is_gone(fixed: Fixed) -> bool:
     return fixed.pack is not None and fixed.fix not in catalog.fixes()
 
 
-def _refusal(remains: Remains, edited: Sequence[str], request: Request) -> tuple[str, str]:
+def _refusal(remains: Remains, edited: Sequence[str], request: Request) -> UnhangError:
     """Return why a file is refused, and what to do."""
     entry = remains.entry
     hint = Hint(f"undo your own change, or reinstall {entry.upstream}, then run ", Command("revert"))
     if remains.is_release:
         kept = f", which keeps your version as {_free_name(entry.path)}; or "
         hint = Hint("run ", Command("revert", ("--force",)), kept, hint)
-    why = f"{', '.join(edited)} was edited since it was patched: reverting would destroy that edit"
-    return why, complete(hint, request)
+    why = f"{entry.path}: {', '.join(edited)} was edited since it was patched: reverting would destroy that edit"
+    return UnhangError("edited", why, path=entry.path, hint=complete(hint, request))
 
 
 def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
@@ -234,13 +278,12 @@ def carry_out(search: Search, planned: Revert) -> list[UnhangError]:
     Returns why something of the run is left in the root.
     """
     folder = state.folder(planned.root)
-    if planned.remaining == receipt.load(folder):
+    if not planned.files and planned.remaining == receipt.load(folder):
         return []
     changes = [FileChange(path, None, data) for path, data in planned.copies]
-    changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files]
-    left = {entry.path for entry in planned.remaining.files}
+    changes += [FileChange(entry.path, now, after) for entry, now, after in planned.files if now != after]
     changes += write.record_changes(
-        (entry, after, entry.record_row if entry.path not in left and sha256(after) == entry.pristine else None)
+        (entry, after, entry.record_row if sha256(after) == entry.pristine else None)
         for entry, _, after in planned.files
     )
     with disk.about(folder):

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from unhang import parameters
 from unhang.errors import UnhangError
-from unhang.find.bytecode import cached, caches
+from unhang.find.bytecode import cached, caches, compiler
 from unhang.judge.decide import MARK
 from unhang.records import Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
 from unhang.shapes import catalog
 from unhang.store import bytecode, disk, dist_info, links, pristine, receipt, state
 from unhang.store.receipt import Entry, Fixed, Receipt
-from unhang.store.remains import look, rebased, signed
+from unhang.store.remains import living, look, rebased, signed
 from unhang.store.transaction import FileChange, commit
 
 
@@ -38,10 +38,16 @@ def _changes(root: str, files: Sequence[FilePlan], stale: Iterable[FilePlan]) ->
     folder = state.folder(root)
     entries = [_entry(file, root) for file in files]
     old, kept = _rebased(receipt.load(folder), {file.path for file in files})
+    entries = [_with_first_row(entry, old) for entry in entries]
     originals = {**kept, **{receipt.sha256(file.before): file.before for file in files}}
-    after = {file.path: file.after for file in files}
+    after = {receipt.sha256(file.after): file.after for file in files}
     merged = receipt.merge(old, entries)
-    entries_ = (signed(e, originals[e.pristine], after[e.path]) if e.path in after else e for e in merged.files)
+    new = {(entry.path, entry.patched) for entry in entries}
+    entries_ = (
+        signed(e, originals[e.pristine], after[e.patched])
+        if (e.path, e.patched) in new and e.pristine in originals else e
+        for e in merged.files
+    )  # fmt: skip
     merged = merged._replace(files=tuple(entries_))
     changes = [FileChange(file.path, file.before, file.after) for file in files]
     changes += record_changes(((entry, file.after, None) for entry, file in zip(entries, files)), gone)
@@ -52,22 +58,30 @@ def _changes(root: str, files: Sequence[FilePlan], stale: Iterable[FilePlan]) ->
 
 
 def _rebased(old: Receipt | None, paths: Collection[str]) -> tuple[Receipt | None, Mapping[str, bytes]]:
-    """Return the receipt with these files' entries as the files are now, and the bytes before their first fix, by hash.
+    """Return the receipt with an entry for each of these files as it is now, and the bytes before its fixes, by hash.
 
-    An entry that is void is left out.
+    That of the file before somebody's edit stays beside it.
     """
+    originals: dict[str, bytes] = {}
     if old is None:
-        return None, {}
-    files, originals = [], {}
-    for entry in old.files:
-        if entry.path in paths:
-            remains = look(entry)
-            if remains.void or remains.edited:
-                continue
+        return None, originals
+    for path in paths:
+        remains = living(look(entry) for entry in old.files if entry.path == path)
+        if remains is not None and not remains.edited:
             entry, data = rebased(remains)
             originals[entry.pristine] = data
-        files.append(entry)
-    return old._replace(files=tuple(files)), originals
+            if not remains.whole:
+                old = old._replace(files=(entry, *old.files))
+    return old, originals
+
+
+def _with_first_row(entry: Entry, old: Receipt | None) -> Entry:
+    """Return a new entry with the row that its file had in RECORD before us, if the row there now is one of ours."""
+    for other in old.files if old else ():
+        is_there = (other.path, other.record) == (entry.path, entry.record) and entry.record_row is not None
+        if is_there and dist_info.has_digest(entry.record_row or "", other.patched):
+            return entry._replace(record_row=other.record_row)
+    return entry
 
 
 def commit_with_bytecode(
@@ -81,8 +95,8 @@ def commit_with_bytecode(
     bytecode.remove(stale)
     compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), where)
     left = commit(changes, state_dir=state.folder(root), caches=where)
-    if search.environment.python is not None and compiled:
-        bytecode.recompile(search.environment.python, compiled)
+    if search.environment.python is not None and (python := compiler(search)):
+        bytecode.recompile(python, compiled)
     return [left] if left else []
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from unhang import packs
 from unhang.compat.endstates import sandbox
-from unhang.compat.endstates.compare import Row
+from unhang.compat.endstates.compare import FAILS, Row
 from unhang.compat.endstates.endstate import Source
-from unhang.judge.decide import RIGHT, WRONG, codemod
+from unhang.judge.decide import NO_REWRITE, RIGHT, WRONG, codemod
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -19,8 +19,8 @@ class State(NamedTuple):
     """The state of a shape, as the matrix records it."""
 
     state: str
-    """``affected``, ``fixed``, ``not-affected``; of a function that targets depend on, ``right`` or ``wrong``; or
-    ``undecided``: a person must decide."""
+    """``affected``, ``no-rewrite``, ``fixed``, ``not-affected``; of a function that targets depend on, ``right`` or
+    ``wrong``; or ``undecided``: a person must decide."""
     result: str | None
     """The shape of our rewrite, if the rewrite works."""
     names: tuple[str, ...]
@@ -40,7 +40,8 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
 
     ``affected``: the rewrite cures something, and no configuration becomes worse. ``fixed``: the untouched function
     passes every configuration. ``not-affected``: it does so without the feature that the fix is about.
-    ``as_written``: the file has a pull request as written.
+    ``no-rewrite``: it fails, the codemod refuses it, and the manifest says what else to do. ``as_written``: the file
+    has a pull request as written.
 
     A function that targets depend on is ``wrong`` if it fails somewhere, and ``right`` if nowhere. A target is run
     beside a wrong one.
@@ -66,9 +67,16 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     if after and not row.cured and not row.failed:  # nothing is wrong with it
         after, result, names = None, None, frozenset()
         row = run(target.fix, before, None, False)
+    if not after and target.workaround and row.problems and all(map(_is_a_wrong_end, row.problems)):
+        return State(NO_REWRITE, None, (), "", row)
     if row.problems:
         others = f", and {len(row.problems) - 1} other problems" if row.problems[1:] else ""
         return State("undecided", result, tuple(sorted(names)), f"{why}{row.problems[0]}{others}", row)
     if after:
         return State("affected", result, tuple(sorted(names)), "", row)
     return State("fixed" if endstate.has_feature(before) else "not-affected", None, (), "", row)
+
+
+def _is_a_wrong_end(problem: str) -> bool:
+    """Return whether a problem is what the function does; one that raises may only be unlike the stand-ins."""
+    return problem.startswith(FAILS) and ": raises " not in problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang import gate, suggest
 from unhang.find.git_info import commits
-from unhang.judge.decide import BY_SHAPE_CHECK, NEEDED
+from unhang.judge.decide import BY_SHAPE_CHECK
 from unhang.judge.findings import Finding
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
@@ -137,10 +137,13 @@ def reverted(planned: Revert) -> None:
     """Print what ``revert`` did in one root, and what it refused."""
     for sentence in planned.notes:
         note(f"note: {sentence}")
-    for entry, why, hint in planned.refused:
-        say(f"error[edited]: {entry.path}: {why}", f"  hint: {hint}")
-    if planned.files or not planned.refused:
-        note(f"reverted {count(len(planned.files), 'file')} in {planned.root}")
+    for refused in planned.refused:
+        error(refused)
+    if planned.asleep and {entry.path for entry in planned.remaining.files} <= {*planned.asleep}:
+        note(f"if you will not need what stays in {state.folder(planned.root)}, delete that folder")
+    written = [entry for entry, before, after in planned.files if before != after]
+    if written or not planned.refused:
+        note(f"reverted {count(len(written), 'file')} in {planned.root}")
 
 
 def failed(errors: Mapping[str, UnhangError]) -> None:
@@ -183,6 +186,15 @@ def without_receipt(findings: Iterable[Finding], environment: Environment) -> No
         say(f"  hint: {advice}")
 
 
+def unlisted(roots: Iterable[str]) -> None:
+    """Name the original bytes that no receipt names: a person may know them."""
+    from unhang.store import pristine  # `check` needs none of what that imports
+
+    for folder in map(state.folder, roots):
+        for path in pristine.unlisted(folder):
+            say(f"no receipt says which file this is the original of: {path}")
+
+
 def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
     """Name each fix that could not go in, and why; ``shown`` are the reasons that the reader has seen."""
     for item in items:
@@ -207,7 +219,7 @@ def refused(error: UnhangError, findings: Iterable[Finding]) -> None:
     """Name the files that cannot be written, a few or with ``-v`` all; the error itself names only the first."""
     if error.code != "not-writable":
         return
-    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.verdict == NEEDED)
+    needed = dict.fromkeys(finding.seen.path for finding in findings if finding.verdict.to_rewrite)
     # a file is replaced, so its folder must be writable
     paths = [path for path in needed if not os.access(os.path.dirname(path), os.W_OK)]
     most = len(paths) if terminal.settings.verbose else report.FEW
@@ -315,7 +327,7 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:
         return f"{counts} {digest}; {collides.message}: {collides.hint}"
-    if any(it.verdict.verdict == NEEDED or it.overlay or it.source or it.to_write for it in left):
+    if any(it.verdict.to_rewrite or it.overlay or it.source or it.to_write for it in left):
         return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
     if any(finding.result for finding in left):
         return f"{counts} {digest}; next:\n  {suggest.command('diff', request, '--unknown')}"

@@ -10,9 +10,10 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from unhang import gate
+from unhang import gate, packs
 from unhang.shapes.catalog import Fix
 
 DONE, WAITS, WRONG = "done", "waits", "wrong"
@@ -109,15 +110,16 @@ class Drawing(NamedTuple):
 
 
 def of_fix(fix: Fix) -> Drawing | None:
-    """Return the drawing of a fix; None if it has none, or one that this version cannot read."""
+    """Return the drawing of a fix; None if it has none, or one that this version cannot read.
+
+    Raises UnhangError ``bad-pack``.
+    """
     path = os.path.join(fix.folder, "drawing.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return read(json.load(file))
-    except FileNotFoundError:
-        return None
-    except (LookupError, TypeError, ValueError, AttributeError):  # of somebody's pack: the page needs none
-        return None
+    with packs.Blamed(fix.pack, path), suppress(FileNotFoundError, NotADirectoryError):
+        content = packs.read(path)
+        with suppress(LookupError, TypeError, ValueError, AttributeError):  # of somebody's pack: the page needs none
+            return read(json.loads(content))
+    return None
 
 
 def read(content: Mapping[str, Any]) -> Drawing:

@@ -80,7 +80,7 @@ def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
     if own:
         first = {row.upstream: row.version for row in reversed(own)}
         return ", ".join(f"{upstream} {first[upstream]}" for upstream in reversed(first))
-    shapes = catalog.facts(fix.id).whole.get("shapes", {}).values()
+    shapes = catalog.facts(fix.id).get("shapes", {}).values()
     commits = sorted(row["first"] for row in shapes if row["state"] == "fixed" and "first" in row)
     return f"the commit of {commits[0]}; no release in the matrix is {FIXED_UPSTREAM}" if commits else "none on record"
 

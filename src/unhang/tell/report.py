@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from unhang import __version__, gate, packs
 from unhang.errors import UnhangError
-from unhang.judge.decide import ACCEPTED, APPLIED, NEEDED, URGENCY
+from unhang.judge.decide import ACCEPTED, APPLIED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
@@ -130,7 +130,7 @@ def numbers_marked(findings: Iterable[Finding], request: Request) -> str:
 
 def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], list[str]]:
     """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left."""
-    to_come = {it.target.fix for it in findings if it.verdict.verdict == NEEDED or it.to_write or it.source}
+    to_come = {it.target.fix for it in findings if it.verdict.to_rewrite or it.to_write or it.source}
     names = changing(to_come)
     if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
         return names, []

@@ -14,12 +14,12 @@ from unhang.judge.decide import (
     DRIFTED,
     FIXED_UPSTREAM,
     NEEDED,
+    NO_REWRITE,
     NOT_AFFECTED,
     UNLISTED,
 )
 from unhang.judge.findings import Finding
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix
 from unhang.suggest import Hint, Line
 from unhang.tell import terminal
 
@@ -54,7 +54,12 @@ ABOVE = "its row above says why"
 """What stands for the reason where the report has shown it."""
 _LEFT, _WIDE = 26, 72  # the columns of a mark and a fix; and the width from which on what is wrong begins in one
 _MOST = 3  # so many lines that differ are shown
-_STATES = {"affected": ", which needs the fix", "fixed": ", which has upstream's fix", "not-affected": ", not affected"}
+_STATES = {
+    "affected": ", which needs the fix",
+    NO_REWRITE: ", which needs the fix",
+    "fixed": ", which has upstream's fix",
+    "not-affected": ", not affected",
+}
 
 
 def is_settled(finding: Finding) -> bool:
@@ -73,7 +78,7 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
     fix = catalog.fix(finding.target.fix)
     head = f"{MARKS[word]} {fix.id}"
     kinds = " ".join(filter(None, (", ".join(fix.kinds), f"({fix.grade})")))
-    what, when, numbers = _about(fix, word)
+    what, when, numbers = _about(finding, word)
     about = "; ".join(filter(None, (what, kinds, when, numbers)))
     lead = f"{head:<{_LEFT}}  " if width >= _WIDE else f"{head}: "
     lines = terminal.folded(f"  {lead}{about}", width, "    ")
@@ -110,7 +115,7 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
         f"{fix.id:<24}",
         f"{fix.grade:<9}",
         f"{', '.join(fix.kinds) or '-':<12}",
-        *_joined(*_about(fix, word)),
+        *_joined(*_about(finding, word)),
     ]
     parts += _more(finding, verbose=verbose)
     if _is_open(finding):
@@ -122,9 +127,11 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
     return terminal.painted(line, word, COLOURS[word]) if colour else line
 
 
-def _about(fix: Fix, word: str) -> tuple[str, str, str]:
+def _about(finding: Finding, word: str) -> tuple[str, str, str]:
     """Return what is wrong; when it strikes, where something is to do; and whether the cure changes numbers."""
-    changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and word in (NEEDED, WOULD_APPLY, APPLIED)
+    fix = catalog.fix(finding.target.fix)
+    is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
+    changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
     when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else ""
     return fix.what, when, "changes numbers" if changes else ""
 
@@ -144,6 +151,8 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield f"a link to {gate.line(seen.link)}"
     if finding.verdict.detail and not _is_open(finding) and (verbose or not is_settled(finding)):
         yield gate.line(finding.verdict.detail)
+    if finding.verdict.code == NO_REWRITE:
+        yield f"help: {gate.line(finding.verdict.hint)}"
 
 
 def _is_open(finding: Finding) -> bool:

@@ -24,6 +24,6 @@ def test_the_pull_requests_of_a_fix_are_with_its_facts() -> None:
     """So two fixes with a pull request each have no line of a file in common."""
     found = frozen.read(COMPAT)
     for pull in as_written.pulls():
-        commit = catalog.facts(pull.target.fix).whole["pulls"][pull.ref]
+        commit = catalog.facts(pull.target.fix)["pulls"][pull.ref]
         assert found[pull.project][pull.ref] == commit
     assert not [ref for refs in frozen.branches(COMPAT).values() for ref in refs if ref.startswith("refs/pull/")]

@@ -1,0 +1,149 @@
+"""Why a job hangs or ended, as a short list of codes, the best first, with what to do about it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.diagnose import suspects
+from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
+from unhang.diagnose.statements import SPEAKER, is_known, spoken, weighed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from unhang.diagnose.evidence import Frame, Job, Message
+    from unhang.diagnose.facts import Facts
+    from unhang.diagnose.statements import Statement
+    from unhang.diagnose.suspects import Suspects
+
+CODES = {
+    "gpu-memory": "give that rank less to hold, or see what else is on its GPU",
+    "cuda-error": "begin with that rank's GPU and the kernel it ran: the other ranks only wait",
+    "network": "look at the network between these hosts",
+    "process-died": "see the end of that process's own log, and `dmesg` of its node: the other ranks only wait",
+    "loader-died": "look at /dev/shm and the memory of the host; run once with num_workers=0 to see its own error",
+    "rendezvous": "see on each node whether its processes have started, and with the same address, port and count",
+    "mismatch": "compare what these ranks ran last: one of them left out a call, or ran another one",
+    "never-arrived": "take the stack of the rank that did not come (`py-spy dump`): it says where that one is",
+    "slow-rank": "make that work shorter, or raise the limit of the group that waits for it",
+    "starved": "see what held the whole process: a stopped container, a debugger, a full host, a call of CUDA's",
+    "python-error": "begin with that error: the other ranks only wait",
+}
+"""What to do about each cause, where no line says more."""
+_SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
+_RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
+_LOADER = re.compile(r"torch/utils/data/|dataloader")
+_SAVES = re.compile(r"(?i)save|checkpoint")
+_LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
+_RULES = {
+    suspects.DEVICE: "slow-rank",
+    suspects.TOGETHER: "slow-rank",
+    suspects.HOST: "never-arrived",
+    suspects.SILENT: "never-arrived",
+    suspects.DISAGREES: "mismatch",
+    "stack": "never-arrived",
+    "cycle": "mismatch",
+}
+"""What a rule of the suspects' means, where no line says more."""
+_SHOWN = 3
+
+
+class Cause(NamedTuple):
+    """Why a job hangs or ended."""
+
+    code: str
+    """One of ``CODES``."""
+    why: str
+    do: str
+
+
+def of(facts: Facts, first: Suspects) -> tuple[Cause, ...]:
+    """Return the causes of a job's hang or end, the best first; none if nothing tells."""
+    found: dict[str, Cause] = {}
+    said = weighed(facts.job.statements)
+    for cause in _direct(facts, first, said):
+        found.setdefault(cause.code, cause)
+    for cause in () if found else _indirect(facts.job, said):
+        found.setdefault(cause.code, cause)
+    return tuple(found.values())
+
+
+def _direct(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
+    told = [one for one in said if one.weight in (OWN, ABOUT)]
+    yield from _errors(facts, first, said)
+    yield from _of_statements(told)
+    yield from _slow(facts.job, said)
+    if first.rule in _RULES:
+        ranks, why = [*first.why], next(iter(first.why.values()))
+        is_gone = "its process is" in why
+        is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
+        code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
+        yield Cause(code, f"{spoken(ranks)}: {why}", CODES[code])
+
+
+def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield what is known where nothing explains it: that ranks wait, or that a peer of theirs has gone."""
+    yield from _of_waiting(job, [one for one in said if one.weight == WAITS])
+    yield from _of_statements(one for one in said if one.weight == FOLLOWS)
+
+
+def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
+    alike: dict[str, list[Statement]] = {}
+    for one in said:
+        alike.setdefault(one.cause, []).append(one)
+    for code, same in alike.items():
+        words = [*dict.fromkeys(one.words for one in same)]
+        more = f" (and {len(words) - _SHOWN} more like this)" if len(words) > _SHOWN else ""
+        do = next((one.do for one in same if one.do), CODES[code])
+        yield Cause(code, f"{'; '.join(words[:_SHOWN])}{more}", do)
+
+
+def _errors(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield that ranks, or processes of unknown rank, raised an error that no statement has."""
+    lines: Iterable[Message] = (line for lines in facts.errors.values() for line in lines)
+    lines = [*(lines if first.rule == suspects.FAILED else ()), *facts.strangers]
+    lines = [line for line in lines if not is_known(line.text)]
+    own = [line for line in lines if line.frames or _RAISED.match(line.text)]
+    if own:
+        who = spoken(first.why) if first.rule == suspects.FAILED else "a process"
+        yield Cause("python-error", f"{who} raised {own[0].text}", CODES["python-error"])
+        return
+    is_told = any(one.cause == "process-died" for one in said)
+    if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):
+        yield Cause("process-died", f"{spoken(first.why)} ended by itself", CODES["process-died"])
+
+
+def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield that ranks wait behind what one rank does for long, such as a save."""
+    for number, rank in job.ranks.items():
+        for frames in (*(line.frames for line in rank.messages), *(stack.frames for stack in rank.stacks)):
+            found = next((one for one in frames if _SLOW.search(one.function)), None)
+            waits = next((one for one in frames if "torch/distributed/" in one.file), None)
+            if found and waits:
+                limit = next((f", {one.words}" for one in said if one.weight == WAITS and number in one.waits), "")
+                what = f"rank {number} waits in {waits.function}, within {found.function} ({found.file}:{found.line})"
+                is_save = _SAVES.search(found.function)
+                do = f"{_LIMIT}, or save less, faster or asynchronously" if is_save else f"{_LIMIT}, or make it shorter"
+                yield Cause("slow-rank", f"{what}: another rank is still at it{limit}", do)
+                return
+
+
+def _frames(job: Job, number: int) -> Iterator[Frame]:
+    for stack in job.ranks[number].stacks if number in job.ranks else ():
+        yield from stack.frames
+
+
+def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+    """Yield that ranks wait, and that none of these is the one that did not come."""
+    ranks = {rank for one in said for rank in one.waits if rank != SPEAKER}
+    ranks |= {number for number, rank in job.ranks.items() if rank.waiting}
+    if not (ranks or said):
+        return
+    kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
+    where = f" in {', '.join(kinds)}" if kinds else ""
+    who, verb = (spoken(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
+    others = "who else is in that group did not come, or runs another call"
+    limit = f" ({said[0].words})" if said else ""
+    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"])

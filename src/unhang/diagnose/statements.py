@@ -1,0 +1,297 @@
+"""What a text says about ranks and processes: whom it blames, who merely waits, and by which cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from signal import Signals
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, PHRASES, WAITS, Phrase
+from unhang.diagnose.speakers import Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+# torch's names of operations, in c10d's opTypeToString.
+KINDS = {
+    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
+    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
+    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
+    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
+}  # fmt: skip
+NOBODY = "a process"
+SPEAKER = -1
+"""A rank of a statement: whoever says it, while nobody knows that rank."""
+_MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
+_RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+_OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
+_OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
+_OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
+_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
+"""A rank, and what it lacks, in a line of a list."""
+_STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
+_STARVED = 1.5
+"""A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
+
+
+class Statement(NamedTuple):
+    """What a line, or a few, say about ranks or processes."""
+
+    cause: str
+    """One of ``causes.CODES``."""
+    words: str
+    """For the reader: a sentence without its full stop."""
+    source: str
+    """The file, and the line in it."""
+    culprits: tuple[int, ...] = ()
+    """The ranks that it blames."""
+    processes: tuple[str, ...] = ()
+    """The processes that it blames of which it says no rank, as the user would recognise them."""
+    waits: tuple[int, ...] = ()
+    """The ranks that merely wait, by what it says."""
+    by: int = SPEAKER
+    """The rank that says it."""
+    speaker: str = ""
+    """Who says it, where the rank is not known; empty if nothing tells."""
+    at: float | None = None
+    """When, in seconds since the year began, if its line says so."""
+    weight: str = ABOUT
+    """``OWN``, ``ABOUT``, ``WAITS`` or ``FOLLOWS``, as in ``phrases``."""
+    do: str = ""
+    """What to do about it, where that is more than what its cause's page says."""
+    text: str = ""
+    """The line itself, or its beginning."""
+    key: str = ""
+    """The name of its phrase."""
+    values: tuple[tuple[str, str], ...] = ()
+    """What else the line tells, by the names of the phrase's groups."""
+
+
+class Reader:
+    """Reads the statements in the lines of a text."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], tuple[Speaker, Phrase, dict[str, str], str, float | None, str]] = {}
+        self._alike: Counter[str] = Counter()
+        self._open: dict[Speaker, list[tuple[Phrase, list[str], str, float | None]]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may belong to the last ones."""
+        return bool(self._open)
+
+    def line(self, speaker: Speaker, text: str, source: str, at: float | None) -> None:
+        """Take the next line, without what its launcher put before it."""
+        left = self._open.pop(speaker, [])
+        for one in left:
+            one[1].append(text)
+        left += [(phrase, [text], source, at) for phrase in PHRASES if phrase.word in text]
+        if left := [one for one in left if not self._is_whole(speaker, *one)]:
+            self._open[speaker] = left[:_ALIKE]
+
+    def _is_whole(self, speaker: Speaker, phrase: Phrase, lines: list[str], source: str, at: float | None) -> bool:
+        """Take what a phrase says, once all its lines have come; return whether they have."""
+        if len(lines) < phrase.lines:
+            return False
+        self._take(speaker, phrase, "\n".join(lines), source, at)
+        return True
+
+    def _take(self, speaker: Speaker, phrase: Phrase, text: str, source: str, at: float | None) -> None:
+        found = phrase.pattern.search(text)
+        if not found:
+            return
+        values = {name: value for name, value in found.groupdict().items() if value}
+        listed = _LISTED.findall(values.pop("listed", ""))
+        for rank, what in listed[:_ALIKE]:
+            self._keep(speaker, phrase, {**values, "culprits": rank, "what": what}, source, at, text)
+        if not listed:
+            self._keep(speaker, phrase, values, source, at, text)
+
+    def _keep(
+        self, speaker: Speaker, phrase: Phrase, values: dict[str, str], source: str, at: float | None, text: str
+    ) -> None:
+        key = (phrase.key, speaker, *values.items())
+        if key not in self._found and self._alike[phrase.key] < _ALIKE and len(self._found) < _MOST:
+            self._alike[phrase.key] += 1
+            self._found[key] = speaker, phrase, values, source, at, text[:_TEXT]
+
+    def statements(self, rank_of: Callable[[Speaker], int]) -> Iterator[Statement]:
+        """Yield what was said, in the order of the lines; the rank of a speaker is ``SPEAKER`` if it is not known."""
+        for speaker, left in self._open.items():
+            for phrase, lines, source, at in left:
+                self._take(speaker, phrase, "\n".join(lines), source, at)
+        self._open.clear()
+        for speaker, phrase, values, source, at, text in self._found.values():
+            by = int(values["by"]) if "by" in values else rank_of(speaker)
+            yield _statement(phrase, values, by, _name(speaker))._replace(source=source, at=at, text=text)
+
+
+def read(lines: Iterable[tuple[str, str]]) -> list[Statement]:
+    """Return the statements in lines, each with where it stands. None of them has a launcher's prefix."""
+    reader = Reader()
+    for text, source in lines:
+        reader.line(Speaker("", None, None), text, source, None)
+    return [*reader.statements(lambda _: SPEAKER)]
+
+
+def known(one: Statement, rank: int) -> Statement:
+    """Return a statement whose speaker is known to be a rank."""
+
+    def put(ranks: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(rank if it == SPEAKER else it for it in ranks)
+
+    if one.by != SPEAKER or rank < 0:
+        return one
+    words = one.words.replace(one.speaker or NOBODY, f"rank {rank}")
+    own = one.processes if one.weight != OWN else tuple(it for it in one.processes if it != one.speaker)
+    return one._replace(culprits=put(one.culprits), waits=put(one.waits), by=rank, words=words, processes=own)
+
+
+def weighed(said: Iterable[Statement]) -> list[Statement]:
+    """Return statements in the order in which they explain a job, each with the weight that it has beside the others.
+
+    What many say that one does is added. Those who give up are not to blame for what they do later.
+    """
+    said = [*said]
+    timed_out = [one for one in said if one.weight == WAITS]
+    first = min((one.at for one in timed_out if one.at is not None), default=None)
+    gave_up = {one.speaker for one in timed_out if one.speaker}
+    waiting = {rank for one in timed_out for rank in one.waits}
+    left = []
+    for one in (*_alone(said), *said):
+        is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
+        stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
+        is_over = one.cause == "process-died" and not gave_up.isdisjoint(one.processes)
+        left.append(one._replace(weight=FOLLOWS) if stood_still or is_over else one)
+    order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
+    return sorted((one for one in left if one.key != "running"), key=lambda one: order[one.weight])
+
+
+def blamed(said: Iterable[Statement]) -> list[Statement]:
+    """Return the statements that name whom to look at first: the best one that blames anybody, and those like it."""
+    direct = [one for one in weighed(said) if one.weight in (OWN, ABOUT) and (one.culprits or one.processes)]
+    return [one for one in direct if one.key == direct[0].key]
+
+
+def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
+    """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
+    said = [*said]
+    newest = {one.by: one for one in said if one.key == "running"}
+    groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
+    if not newest and groups == {"0"}:  # other groups have the same numbers
+        newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
+        if len({dict(one.values).get("number", "") for one in newest.values()}) > 1:
+            return
+    calls: dict[str, list[int]] = {}
+    for rank, one in newest.items():
+        calls.setdefault(_call(one), []).append(rank)
+    most, ranks = max(calls.items(), key=lambda item: len(item[1]), default=("", []))
+    if len(newest) < _FEW or 2 * len(ranks) <= len(newest):
+        return
+    for call, others in calls.items():
+        if call != most:
+            words = f"{spoken(others)} {'runs' if len(others) == 1 else 'run'} {call}, and {spoken(ranks)} {most}"
+            source = newest[others[0]].source
+            yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
+
+
+def is_known(text: str) -> bool:
+    """Return whether a line says something of which it is known what it means."""
+    return any(one.word in text and one.pattern.search(text) for one in PHRASES)
+
+
+def _call(one: Statement) -> str:
+    values = dict(one.values)
+    what = f"{KINDS.get(values['op'], values['op'].lower())} {values.get('number', '')}".strip()
+    return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
+
+
+def spoken(ranks: Iterable[int]) -> str:
+    """Return ranks as a sentence has them: ``ranks 4-7``."""
+    runs: list[list[int]] = []
+    for rank in sorted({*ranks}):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    text = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}"
+
+
+def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:
+    values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
+    who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
+    ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
+    process, weight, cause = _process(values), phrase.weight, phrase.cause
+    if is_starved := "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
+        cause, weight = "starved", ABOUT
+    processes = (process,) if process and weight in (OWN, ABOUT) else ()
+    if weight == OWN and not ranks["culprits"] and not processes:
+        ranks["culprits"] = (by,) if by != SPEAKER or not speaker else ()
+        processes = () if ranks["culprits"] else (speaker,)
+    if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
+        ranks["waits"] = (by,)
+    told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
+    told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
+    told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
+    told |= {"exit": _exit(values.get("code", ""))}
+    told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
+    words = phrase.words.format_map(told)
+    if is_starved:
+        words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
+    do = phrase.do.format_map(told)
+    return Statement(
+        cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker, None, weight, do, "", phrase.key,
+        tuple(values.items()),
+    )  # fmt: skip
+
+
+_NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2")
+
+
+class _Told(dict[str, str]):
+    """What a line tells; of what it does not, nothing."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def _exit(code: str) -> str:
+    """Return how a process ended, by its code: that of a signal is below zero."""
+    try:
+        return f"signal {-int(code)} ({Signals(-int(code)).name})"
+    except ValueError:
+        return f"code {code}"
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    found = (range(int(first), int(last or first) + 1) for first, last in _RUN.findall(text))
+    return tuple(rank for run in found if len(run) < _RANKS for rank in run)[:_RANKS]
+
+
+def _process(values: dict[str, str]) -> str:
+    """Return the name of the process that a line tells of: ``WorkerDict_0:3, pid 87687 on 10.0.0.5``."""
+    pid = f"pid {values['pid']}" if "pid" in values else ""
+    name = ", ".join(filter(None, (values.get("name", ""), pid)))
+    return " on ".join(filter(None, (name, values.get("host", ""))))
+
+
+def _name(speaker: Speaker) -> str:
+    """Return by what a launcher's prefix a user would recognise a process; empty if it tells nothing."""
+    if found := _OF_RAY.search(speaker.launcher):
+        return _process(dict(zip(("name", "pid", "host"), (it or "" for it in found.groups()))))
+    if found := _OF_POD.search(speaker.launcher) or _OF_HOST.search(speaker.launcher):
+        return found[1]
+    return ""
+
+
+def _seconds(values: dict[str, str]) -> str:
+    milliseconds = int(values["ms"]) if "ms" in values else 1000 * int(values.get("s", 0))
+    return _time(milliseconds) if milliseconds else ""
+
+
+def _time(milliseconds: int) -> str:
+    return f"{milliseconds // 1000} s" if milliseconds >= 1000 else f"{milliseconds} ms"

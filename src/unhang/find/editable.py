@@ -1,0 +1,99 @@
+"""The finder of an editable install that setuptools writes: read as data, for its code is always the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_LINE = re.compile(r"import (__editable___\w+_finder); \1\.install\(\)\s*", re.ASCII)
+_VALUE = re.compile(r"^(MAPPING|NAMESPACES|PATH_PLACEHOLDER)(: [\w\[\], ]+)? = (.*)$", re.MULTILINE)
+_CODES = {  # the sha256 of a finder without its values: whether its namespaces have the placeholder too
+    "567e9653639bc9567be9a95d33db89bac27d1621d9d42c70a644bf5c0a724873": False,  # 68
+    "73c2612efdd3b493e3fde9247592f68b80bf26d21f160a8a86ba710c4f5b44ce": True,  # 70
+    "a2201fce545214c54c9414e399964a09a18203223a6c8b6c5ceb2b1a16fcba83": True,  # 71 to 82 at least
+}
+
+
+class Finder(NamedTuple):
+    """What a finder knows."""
+
+    mapping: dict[str, str]
+    """The folder, or the file without its suffix, of each top-level module."""
+    namespaces: dict[str, list[str]]
+    placeholder: str
+    """The entry of the path that stands for its namespaces; empty if it has none."""
+    on_path: Any
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        """Return the spec of a module, as the finder on ``sys.meta_path`` does."""
+        if name in self.mapping:
+            place = self.mapping[name]
+            files = ((os.path.join(place, "__init__.py"), [place]), (f"{place}.py", None))
+            return next((_spec(name, file, inside) for file, inside in files if os.path.exists(file)), None)
+        above = name.rpartition(".")[0]
+        if above in self.mapping:
+            found: ModuleSpec | None = self.on_path.find_spec(name, [self.mapping[above]])
+            return found
+        return None
+
+    def namespace(self, name: str) -> ModuleSpec | None:
+        """Return the spec of a namespace package, as the finder of the path's entry does."""
+        if name not in self.namespaces:
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = self.namespaces[name]
+        return spec
+
+
+def _spec(name: str, file: str, inside: list[str] | None) -> ModuleSpec:
+    spec = ModuleSpec(name, SourceFileLoader(name, file), origin=file)
+    spec.has_location = True
+    spec.submodule_search_locations = inside
+    return spec
+
+
+def module_of(line: str) -> str | None:
+    """Return the module with a finder that a line of a .pth file installs."""
+    found = _LINE.fullmatch(line)
+    return found[1] if found else None
+
+
+def read(text: str, on_path: Any) -> Finder | None:
+    """Return the finder of a module's text; None if it is not one that setuptools 68 or later has written."""
+    values = {match[1]: match[3] for match in _VALUE.finditer(text)}
+    code = hashlib.sha256(_VALUE.sub(r"\1", text).encode()).hexdigest()
+    if code not in _CODES or len(values) != 3:
+        return None
+    import ast  # few environments have one
+
+    try:
+        mapping, namespaces = (ast.literal_eval(values[name]) for name in ("MAPPING", "NAMESPACES"))
+        name = ast.literal_eval(values["PATH_PLACEHOLDER"].removesuffix(' + ".__path_hook__"'))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    if not all(map(_is_plain, mapping.values())) or not (_CODES[code] or all(namespaces.values())):
+        return None
+    placeholder = f"{name}.__path_hook__" if namespaces else ""
+    for name, places in namespaces.items():
+        own = places or ([mapping[name]] if name in mapping else [])
+        namespaces[name] = [*own, placeholder] if _CODES[code] else places
+    return Finder(mapping, namespaces, placeholder, on_path)
+
+
+def _is_plain(place: str) -> bool:
+    """Return whether a module is where its spelling says, and is not compiled."""
+    folder, name = os.path.split(place)
+    if os.path.normpath(place) != place or "." in name:
+        return False
+    try:
+        compiled = any(it.startswith(f"{name}.") and not it.endswith(".py") for it in os.listdir(folder))
+    except OSError:
+        compiled = False
+    return os.path.exists(os.path.join(place, "__init__.py")) or not compiled

