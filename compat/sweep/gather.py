@@ -131,6 +131,10 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
             print(f"left out: {line}", file=sys.stderr)
         for path, found in clones.tips(clone, entry, paths):
             collection.tip(path, found)
+        for target in collection.targets:
+            if target.upstream in upstreams.of_project(project) and (other := target.depends_on) is not None:
+                for one, beside in clones.pairs(clone, entry, (target.file, other.file)):
+                    collection.together(target, one, beside)
     return commits
 
 

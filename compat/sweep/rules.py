@@ -132,6 +132,21 @@ def sets(data: Data) -> Iterator[Problem]:
                         yield Problem(_manifest(fix), name, f"{release} has only a part of this set")
 
 
+def together(data: Data) -> Iterator[Problem]:
+    """Yield releases with two functions, of which one depends on the other, whose shapes are not on record together."""
+    for fix, known in data.facts.items():
+        for target in catalog.targets(fix, data.manifests[fix]):
+            names = known["targets"][target.upstream]
+            for release, shapes in known["releases"].items():
+                if target.depends_on is None or release.split()[0] != target.upstream:
+                    continue
+                mine, beside = (shapes[names.index(one.place)] for one in (target, target.depends_on))
+                row = known["shapes"].get(f"{target.function} {mine}", {"state": "not-affected"})
+                if row["state"] != "not-affected" and beside not in row.get("beside", ()):
+                    message = f"{release} has it beside {beside}, and its `beside` has not; {_SWEEP} -- --fix {fix}"
+                    yield Problem(file_of(fix), f"{target.function} {mine}", message)
+
+
 def digests(data: Data) -> Iterator[Problem]:
     """Yield files with a shape that is not on record, and shapes of theirs without an outline."""
     for fix, known in data.facts.items():
@@ -153,7 +168,7 @@ def pins(data: Data) -> Iterator[Problem]:
             yield Problem(RELEASES if name in pinned else WHEELS, name, f"is missing; {_SWEEP}")
 
 
-RULES: Sequence[Rule] = (dangling, versions, decided, functions, sets, digests, pins)
+RULES: Sequence[Rule] = (dangling, versions, decided, functions, sets, together, digests, pins)
 """In this order: each one depends on those before it."""
 
 

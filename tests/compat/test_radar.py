@@ -90,10 +90,21 @@ def test_a_new_shape_or_a_missing_function_has_its_verdict(fake: FakeIndex, caps
     assert {item["yanked"] for item in document["findings"] if item["upstream"] != "verl"} == {True}
 
 
-@pytest.mark.parametrize(("state", "verdict"), [("right", "not-affected"), ("wrong", "unlisted"), ("", "unlisted")])
-def test_a_new_shape_is_judged_by_the_function_that_it_depends_on(
-    fake: FakeIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: str, verdict: str
-) -> None:
+@pytest.mark.parametrize(
+    ("mine", "state", "verdict"),
+    [
+        ("", "right", "unlisted"),
+        ("", "wrong", "unlisted"),
+        ("", "", "unlisted"),
+        ("affected", "right", "not-affected"),
+        ("affected", "wrong", "needed"),
+        ("fixed", "", "drifted"),
+    ],
+)
+def test_a_shape_is_judged_by_the_function_that_it_depends_on_if_it_is_known(
+    fake: FakeIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    mine: str, state: str, verdict: str,
+) -> None:  # fmt: skip
     target = catalog.fix("fsdp-dynamic-bsz").targets[0]
     owner, _, name = target.function.partition(".")
     other = target.depends_on
@@ -101,12 +112,19 @@ def test_a_new_shape_is_judged_by_the_function_that_it_depends_on(
     code = f"def {other.function}(): pass\n"
     digest = shape.digest(shape.find(shape.parse(code.encode()), other.function)[0])
     known = {(other.fix, other.function, digest): Shape(state, None, (), "")} if state else {}
+    method = f"class {owner}:\n    def {name}(self): pass\n"
+    if mine:
+        here = shape.digest(shape.find(shape.parse(method.encode()), target.function)[0])
+        known[target.fix, target.function, here] = Shape(mine, None, (), "", (digest,))
     monkeypatch.setattr(catalog, "shape_table", lambda: ShapeTable(known, {}))
-    fake.add("verl", "0.10.0", {target.file: f"class {owner}:\n    def {name}(self): pass\n", other.file: code})
+    fake.add("verl", "0.10.0", {target.file: method, other.file: code})
     _, document = look(capsys, "--fix", target.fix)
     (finding,) = (item for item in document["findings"] if item["shape"])
     assert finding["verdict"] == verdict
-    assert finding["detail"] == "a new shape; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
+    assert (
+        finding["detail"]
+        == f"a {'known' if mine else 'new'} shape; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
+    )
 
 
 def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.CaptureFixture[str]) -> None:

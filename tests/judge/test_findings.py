@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from support import gates
-from support.gates import DEPENDENT, GATE, ONE, OTHER_RUN, PAUSE, PULLED, RIGHT, RUN, STOP, TWO, WRONG
+from support.gates import DEPENDENT, GATE, NEVER, ONE, OTHER_RUN, PAUSE, PULLED, RIGHT, RUN, STOP, TWO, WRONG
 from unhang.errors import UnhangError
 from unhang.find.overlays import Module, Overlay, sha256
 from unhang.judge.decide import Past, Verdict
 from unhang.judge.findings import judge
 from unhang.judge.overlaid import overlaid
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix
+from unhang.shapes.catalog import Fix, Shape
 
 
 @pytest.fixture(autouse=True)
@@ -154,14 +154,27 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if", "count + 1 if")
+FIXED, WITHOUT = (
+    ONE.replace("    start()\n    return", "    upstream_waits()\n    return"),
+    "def run(x):\n    return x\n",
+)
 
 
 @pytest.mark.parametrize(
     ("one", "agree", "verdict", "code", "detail"),
     [
         (ONE, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
-        (EDITED, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
-        (ONE, PULLED, "not-affected", None, "which is right here; pull request 7 applied"),
+        (EDITED, RIGHT, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (EDITED, PULLED, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (ONE, PULLED, "fixed-upstream", None, "which is right here; pull request 7 applied"),
+        (ONE, NEVER, "drifted", "depends-on-unknown", "no release or commit on record has this shape of it beside"),
+        (gates.gated(ONE), NEVER, "drifted", "depends-on-unknown", "our rewrite is in place, but it depends on"),
+        (FIXED, RIGHT, "fixed-upstream", None, ""),
+        (FIXED, WRONG, "drifted", "depends-on-unknown", "no release or commit on record has this shape of it beside"),
+        (FIXED, NEVER, "drifted", "depends-on-unknown", "upstream's own fix is in this function, but it depends on"),
+        (FIXED, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified"),
+        (FIXED, None, "drifted", "depends-on-unknown", "agree in verl/agree.py: it is not there"),
+        (WITHOUT, NEW, "not-affected", None, ""),
         (ONE, WRONG, "needed", None, ""),
         (EDITED, WRONG, "drifted", "unknown-shape", "a shape nobody has verified"),
         (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),
@@ -179,7 +192,9 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     one: str, agree: str | None, verdict: str, code: str | None, detail: str,
 ) -> None:  # fmt: skip
-    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    mine = {(gates.RUN, FIXED): Shape("fixed", None, (), "", (gates.shape_of(RIGHT, "agree"),))}
+    mine[gates.RUN, WITHOUT] = Shape("not-affected", None, (), "")
+    gates.install(monkeypatch, gates.shape_table({**gates.AGREES, **mine}))
     more = {} if agree is None else {"verl/agree.py": agree}
     where = gates.lay_out(tmp_path, {"verl/one.py": one, "verl/two.py": "y = 1\n", **more})
     first, _ = judge([where], [DEPENDENT], {})
@@ -201,7 +216,7 @@ ONLY_WITH = Fix("gate", "a gate", "cure", {}, (gates.RUN._replace(only_with=(gat
     ("one", "other", "verdict"),
     [
         (ONE, {}, "not-affected"),
-        (EDITED, {}, "not-affected"),
+        (EDITED, {}, "drifted"),
         ("x = 1\n", {}, "not-affected"),
         (gates.gated(ONE), {}, "applied"),
         (ONE, {"verl/agree.py": "x = 1\n"}, "not-affected"),

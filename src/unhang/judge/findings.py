@@ -24,6 +24,7 @@ from unhang.judge.decide import (
     gone,
     half,
     incomplete,
+    is_pair,
     lacking,
     on_record,
 )
@@ -95,12 +96,12 @@ class Finding(NamedTuple):
 
     @property
     def beside(self) -> str | None:
-        """The shape of the function that the target depends on, if that one is not on record."""
+        """The shape of the function that the target depends on, if the two are not on record together."""
         other = self.target.depends_on
         if other is None or self.depends is None or self.depends.shape is None:
             return None
-        known = catalog.shape_table().shapes
-        return None if (other.fix, other.function, self.depends.shape) in known else self.depends.shape
+        known = catalog.shape_table().shapes.get((other.fix, other.function, self.depends.shape))
+        return None if is_pair(self.known, known, self.depends.shape) else self.depends.shape
 
     @property
     def ends(self) -> tuple[str | None, str | None]:
@@ -235,7 +236,7 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other functions."""
     found = decided(installation, target, past, seen, look)
-    if target.only_with and seen.problem is None and found.verdict not in SETTLED:
+    if target.only_with and seen.problem is None and found.verdict not in SETTLED and not _is_unknown(target, seen):
         others = {other: look(installation, other) for other in target.only_with}
         return lacking(found, others, installation, catalog.releases_of(fix.id, target.upstream))
     if seen.shape is not None or seen.problem is not None:
@@ -255,12 +256,18 @@ def decided(installation: Installation, target: Target, past: Past | None, seen:
     if found.as_is:
         from unhang.judge import origin  # most runs meet none
 
-        found = origin.weighed(found, target, installation, seen, releases)
-    other = target.depends_on
-    if other is None or seen.shape is None or (found.verdict in SETTLED and found.verdict != APPLIED):
+        found = origin.weighed(found, target, installation, seen, releases, look)
+    if target.depends_on is None or seen.shape is None:
         return found
     is_ours = past is not None and past.after == seen.shape
-    return depending(found, other, installation, look(installation, other), table, releases, past if is_ours else None)
+    both = seen, look(installation, target.depends_on)
+    return depending(found, target, installation, both, table, releases, past if is_ours else None)
+
+
+def _is_unknown(target: Target, seen: Observation) -> bool:
+    """Return whether a function is there in a shape that is not on record."""
+    known = catalog.shape_table().shapes
+    return seen.shape is not None and (target.fix, target.function, seen.shape) not in known
 
 
 def _look(read: Read, installation: Installation, target: Target) -> Observation:

@@ -112,13 +112,15 @@ class Shape(NamedTuple):
 
     state: str
     """``affected``, ``no-rewrite`` (affected, too), ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result
-    of our rewrite); of a function that targets depend on, ``right`` or ``wrong``."""
+    of our rewrite); of a function that targets depend on, ``right``, ``repaired`` or ``wrong``."""
     result: str | None
     """The shape after our rewrite of an affected one."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     note: str
     """What a user should know, such as a pull request that was applied as written; often empty."""
+    beside: tuple[str, ...] = ()
+    """The shapes of the function that the target depends on, beside which a release or a commit has this one."""
 
 
 class Release(NamedTuple):
@@ -298,7 +300,8 @@ def shape_table() -> ShapeTable:
 def _shape(entry: Mapping[str, Any] | None) -> Shape | None:
     if entry is None:
         return None
-    return Shape(entry["state"], entry.get("result"), tuple(entry.get("names", ())), entry.get("note", ""))
+    names, beside = (tuple(entry.get(key, ())) for key in ("names", "beside"))
+    return Shape(entry["state"], entry.get("result"), names, entry.get("note", ""), beside)
 
 
 @packs.remembered
