@@ -57,12 +57,15 @@ class Loss(Codemod):
         return any(expression(call).endswith(".clamp(min=1)") for call in safe)
 
 
-def _counted(function: Function) -> list[tuple[ast.Assign, str]]:
+def _counted(function: Function) -> list[tuple[ast.stmt, str]]:
     """Return where tokens are counted, and the name of their number: the second that a shift gives, or a sum."""
-    rows = [row for row in ast.walk(function) if isinstance(row, ast.Assign)]
-    shifts = [row for row in rows if isinstance(row.targets[0], ast.Tuple) and row.value in calls(row, _ROLL)]
-    sums = [row for row in rows if isinstance(row.targets[0], ast.Name) and expression(row.value).endswith(".sum()")]
-    return [(row, expression(row.targets[0].elts[1])) for row in shifts] + [(row, row.targets[0].id) for row in sums]
+    found: list[tuple[ast.stmt, str]] = []
+    for row in (node for node in ast.walk(function) if isinstance(node, ast.stmt)):
+        if isinstance(row, ast.Assign) and isinstance(row.targets[0], ast.Tuple) and row.value in calls(row, _ROLL):
+            found.append((row, expression(row.targets[0].elts[1])))
+        elif (named := assigned(row)) and expression(named[1]).endswith(".sum()"):
+            found.append((row, named[0]))
+    return found
 
 
 CODEMODS = dict.fromkeys(
