@@ -31,7 +31,10 @@ _SAVE = """\
 _FLAG = """
 # unhang expert-grad-norm: TP ranks hold other experts or other shards, which count
 if (
-    ({kept} in ("column", "row") or config.expert_tensor_parallel_size == 1)
+    (
+        {kept} in ("column", "row")
+        or config.expert_tensor_parallel_size == 1
+    )
     and config.tensor_model_parallel_size > 1
     and (
         self.expert_parallel
