@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.diagnose import suspects
+from unhang.diagnose import who
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
 from unhang.diagnose.statements import SPEAKER, is_known, spoken, weighed
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unhang.diagnose.evidence import Frame, Job, Message
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.statements import Statement
-    from unhang.diagnose.suspects import Suspects
+    from unhang.diagnose.who import Who
 
 CODES = {
     "gpu-memory": "give that rank less to hold, or see what else is on its GPU",
@@ -37,11 +37,11 @@ _LOADER = re.compile(r"torch/utils/data/|dataloader")
 _SAVES = re.compile(r"(?i)save|checkpoint")
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
 _RULES = {
-    suspects.DEVICE: "slow-rank",
-    suspects.TOGETHER: "slow-rank",
-    suspects.HOST: "never-arrived",
-    suspects.SILENT: "never-arrived",
-    suspects.DISAGREES: "mismatch",
+    who.DEVICE: "slow-rank",
+    who.TOGETHER: "slow-rank",
+    who.HOST: "never-arrived",
+    who.SILENT: "never-arrived",
+    who.DISAGREES: "mismatch",
     "stack": "never-arrived",
     "cycle": "mismatch",
 }
@@ -58,7 +58,7 @@ class Cause(NamedTuple):
     do: str
 
 
-def of(facts: Facts, first: Suspects) -> tuple[Cause, ...]:
+def of(facts: Facts, first: Who) -> tuple[Cause, ...]:
     """Return the causes of a job's hang or end, the best first; none if nothing tells."""
     found: dict[str, Cause] = {}
     said = weighed(facts.job.statements)
@@ -69,7 +69,7 @@ def of(facts: Facts, first: Suspects) -> tuple[Cause, ...]:
     return tuple(found.values())
 
 
-def _direct(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
     told = [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
@@ -100,15 +100,15 @@ def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
         yield Cause(code, f"{'; '.join(words[:_SHOWN])}{more}", do)
 
 
-def _errors(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield that ranks, or processes of unknown rank, raised an error that no statement has."""
     lines: Iterable[Message] = (line for lines in facts.errors.values() for line in lines)
-    lines = [*(lines if first.rule == suspects.FAILED else ()), *facts.strangers]
+    lines = [*(lines if first.rule == who.FAILED else ()), *facts.strangers]
     lines = [line for line in lines if not is_known(line.text)]
     own = [line for line in lines if line.frames or _RAISED.match(line.text)]
     if own:
-        who = spoken(first.why) if first.rule == suspects.FAILED else "a process"
-        yield Cause("python-error", f"{who} raised {own[0].text}", CODES["python-error"])
+        whose = spoken(first.why) if first.rule == who.FAILED else "a process"
+        yield Cause("python-error", f"{whose} raised {own[0].text}", CODES["python-error"])
         return
     is_told = any(one.cause == "process-died" for one in said)
     if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):

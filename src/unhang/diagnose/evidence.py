@@ -75,6 +75,8 @@ class Stack(NamedTuple):
     source: str
     moved: bool | None = None
     """Whether an earlier stack of it differs; None where there is no earlier one."""
+    gil: bool = False
+    """Whether it holds the interpreter's lock, as where it runs Python: what waits for a device lets go of it."""
 
 
 class Message(NamedTuple):

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from unhang.diagnose import desync, pairs, whereabouts
+from unhang.diagnose import desync, pairs, where
 from unhang.diagnose.desync import Meeting, Split
 from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
 from unhang.diagnose.pairs import Ends, Head
@@ -75,19 +75,19 @@ def of(job: Job) -> Facts:
     meet = pairs.meet(job, heads)
     missing = {number: others for number, (others, _) in meet.items()}
     waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings, ends).items()}
-    calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
-    spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
+    calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
+    spied = {number for number in calls if where.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
-    moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    moving = bool(job.ranks) and all(where.moved(rank) and not rank.process for rank in job.ranks.values())
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
-    failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
+    failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(where.failures(rank)))}
     together = _together(job)
     went_on = {
         number
         for number, lines in failures.items()
-        if calls.get(number) or (number in together and not whereabouts.has_ended(job.ranks[number], lines))
+        if calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines))
     }
     return Facts(
         job,
@@ -105,9 +105,9 @@ def of(job: Job) -> Facts:
         tuple(root for root in roots if len(root) > 1 and root <= waits),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
-        tuple(whereabouts.failures_of_strangers(job.strangers)),
+        tuple(where.failures_of_strangers(job.strangers)),
         calls,
-        {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         _as_waiting(job),
         {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
         has_ended
@@ -119,7 +119,7 @@ def of(job: Job) -> Facts:
 
 
 def _as_waiting(job: Job) -> frozenset[int]:
-    whole = {number: whereabouts.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
+    whole = {number: where.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
     known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
     return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
 
@@ -129,14 +129,14 @@ def _mixed(rank: Rank) -> str:
 
     A dump keeps the oldest ones of a group; gloo's has no send and no receive.
     """
-    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
+    caller, issued = where.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
     if rank.is_mixed:
         return "a log"
-    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or whereabouts.is_paired(rank):
+    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or where.is_paired(rank):
         return ""
     is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
-    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
-    is_later = whereabouts.alike(caller)[:2] not in known and whereabouts.collective(rank) not in _UNRECORDED
+    known = {where.alike(frame)[:2] for one in issued for frame in one.frames}
+    is_later = where.alike(caller)[:2] not in known and where.collective(rank) not in _UNRECORDED
     return "a stack" if is_whole and is_later else ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from unhang.diagnose import report, whereabouts
+from unhang.diagnose import report, where
 from unhang.diagnose.evidence import Rank, Stack
 from unhang.diagnose.report import Report
 from unhang.diagnose.stacks import MAIN
@@ -59,7 +59,7 @@ class _Panel(NamedTuple):
 def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
     """Return the page of a diagnosis, given the last collectives of each rank that has dumped them."""
     found = what.diagnosis
-    suspects = found.suspects.why
+    suspects = found.who.why
     panels = _panels(found.facts.job.ranks, suspects)
     digest = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
     named = f"suspect: {report.who(suspects)}" if suspects else "no rank is suspect"
@@ -90,7 +90,7 @@ def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Pan
     alike: dict[tuple[str, str, object], list[int]] = defaultdict(list)
     for number, rank in ranks.items():
         paths = tuple((one.thread == MAIN, one.frames) for one in rank.stacks if one.thread == MAIN)
-        alike[whereabouts.elsewhere(rank).doing, suspects.get(number, ""), paths].append(number)
+        alike[where.elsewhere(rank).doing, suspects.get(number, ""), paths].append(number)
     panels = [_Panel(tuple(same), doing, why, ranks[same[0]].stacks) for (doing, why, _), same in alike.items()]
     return sorted(panels, key=lambda one: (not one.why, -len(one.ranks), one.ranks))
 

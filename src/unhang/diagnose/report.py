@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, statements, table, whereabouts
-from unhang.diagnose.suspects import FAILED, traceback
+from unhang.diagnose import capture, standing, statements, table
+from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.suggest import explain
@@ -16,44 +16,22 @@ from unhang.tell.console import count
 from unhang.tell.report import about, environment_line
 
 if TYPE_CHECKING:
-    from unhang.diagnose.answer import Answer
-    from unhang.diagnose.diagnosis import Diagnosis
+    from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.signature import Signature
     from unhang.diagnose.standing import Standing
     from unhang.diagnose.table import Table
+    from unhang.diagnose.where import Place
     from unhang.records import Environment
 
-NEXT = {
-    "desync": (
-        "next: compare what these ranks ran last: one of them skipped a call, or made one more; where there are dumps, "
-        "`torchfrtrace` shows them call by call"
-    ),
-    "slow": (
-        "next: take the stacks again in a minute: a rank that has moved on is at work; one that has not waits for "
-        "something other than a collective (a file, a lock, another process)"
-    ),
-    "works": "next: see in its stack what takes so long: a rank that is in no collective is at work",
-    "stands": (
-        "next: see in its stack what it waits for, such as a file, a lock or another process: it is in no collective, "
-        "and it does not move"
-    ),
-    "ended": "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first",
-    "idle": (
-        "next: see the log and the stack of the driver: it has given no further call to the actors of Ray's that are "
-        "between two calls, as where their last one has failed"
-    ),
-    "not-enough": (
-        "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what "
-        "to set before the next job"
-    ),
-}
-"""What to do about an answer without a fix."""
+MORE = (
+    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what to "
+    "set before the next job"
+)
 TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""
-_COLOURS = {"known": "32", "possible": "33", "desync": "31", "slow": "36", "not-enough": "2"}
-_KINDS = {"known": "error", "possible": "warning", "desync": "warning"}
+_COLOURS = {"known": "32", "also": "33", "possible": "33", "not-here": "2"}
+_KINDS = {"known": "error", "also": "warning", "possible": "warning", "not-here": "notice"}
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
 _ENDED = "no rank is suspect: all processes that were seen have ended meanwhile"
 _NOTHING = (
@@ -71,8 +49,10 @@ class Report(NamedTuple):
     """What is reported of a diagnosis."""
 
     diagnosis: Diagnosis
+    answers: tuple[Answer, ...]
+    """The best first; none where no rank waits or fails in a function of a fix."""
     environment: Environment | None
-    """None if no answer has a fix, or the environment could not be looked at."""
+    """None if there are no answers, or the environment could not be looked at."""
     standings: Mapping[str, tuple[Standing, ...]]
     """By fix, for those of the answers."""
     request: Request
@@ -115,33 +95,36 @@ def warnings(job: Job) -> list[str]:
 
 def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
-    suspects, job = report.diagnosis.suspects, report.diagnosis.facts.job
+    suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
     lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
     lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
-    lines += [terminal.wrapped(line, width) for line in _open(report.diagnosis.open)]
-    for answer in report.diagnosis.answers:
+    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, "")]
+    for answer in report.answers:
         first, *rest = _paragraph(answer, report)
         first, word = terminal.wrapped(first, width), answer.answer
         lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first]
         lines += [terminal.wrapped(line, width) for line in rest]
+    is_open = not suspects.why and all(one.code in _OPEN for one in report.diagnosis.causes[:1])
+    if is_open and all(one.answer in ("possible", "not-here") for one in report.answers):
+        lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis))]
     return "\n".join(lines)
 
 
 def document(report: Report) -> str:
     """Return the answers as JSON, in the stable form that docs/json.md documents."""
-    job, suspects = report.diagnosis.facts.job, report.diagnosis.suspects
+    job, suspects = report.diagnosis.facts.job, report.diagnosis.who
     content = {
-        "schema": 1,
+        "schema": 2,
         "unhang": __version__,
         "suspects": sorted(suspects.why),
         "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
         "processes": processes(job),
         "causes": [one._asdict() for one in report.diagnosis.causes],
-        "environment": report.environment and report.environment._asdict(),
+        "environment": report.environment and report.environment.told,
         "job": {
             "files": job.files,
             "size": job.size,
@@ -150,10 +133,8 @@ def document(report: Report) -> str:
             "unranked": list(job.unranked),
             "errors": [{"text": one.text, "source": one.source} for one in report.diagnosis.facts.strangers],
         },
-        "answers": [_row(answer, report) for answer in report.diagnosis.answers],
-        "not-excluded": [
-            {"fix": one.fix, "question": one.asks, "setting": one.setting} for one in report.diagnosis.open
-        ],
+        "where": [place._asdict() for place in report.diagnosis.places],
+        "answers": [_row(answer, report) for answer in report.answers],
     }
     return gate.document(content)
 
@@ -161,11 +142,11 @@ def document(report: Report) -> str:
 def github(report: Report) -> str:
     """Return a workflow command for the suspects, each answer and each warning."""
     found, lines = report.diagnosis, []
-    if found.suspects.why or found.facts.strangers:
+    if found.who.why or found.facts.strangers:
         lines.append(gate.command("error", "\n".join(_suspects(found)), title="unhang suspects"))
-    for answer in report.diagnosis.answers:
+    for answer in report.answers:
         title, *rest = _paragraph(answer, report)
-        kind = _KINDS.get(answer.answer, "notice")
+        kind = _KINDS[answer.answer]
         lines.append(gate.command(kind, "\n".join(rest), title=f"unhang {title}"))
     lines += [gate.command("warning", line, title="unhang") for line in warnings(report.diagnosis.facts.job)]
     return "\n".join(lines)
@@ -173,7 +154,7 @@ def github(report: Report) -> str:
 
 def _suspects(found: Diagnosis) -> list[str]:
     """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
-    suspects = found.suspects
+    suspects = found.who
     ranks: dict[str, list[int]] = {}
     for rank, why in suspects.why.items():
         ranks.setdefault(why, []).append(rank)
@@ -211,21 +192,12 @@ def processes(job: Job) -> list[str]:
 
 def _causes(found: Diagnosis) -> Iterable[str]:
     """Yield the causes, the best one with what to do."""
-    known = {gate.line(why) for why in found.suspects.why.values()}
+    known = {gate.line(why) for why in found.who.why.values()}
     for number, one in enumerate(found.causes[:_FEW]):
         why = gate.line(one.why)
         yield f"{'also' if number else 'cause'}: {one.code}{'' if why in known else f': {why}'}"
         if not number:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
-
-
-def _open(left: Sequence[Signature]) -> Iterable[str]:
-    """Yield the fixes that a log does not exclude, with what decides."""
-    if left:
-        yield ""
-        yield "the code here needs these fixes, which this log alone does not exclude:"
-    for one in left:
-        yield f"  {one.fix}: {one.asks} Only with {one.setting}"
 
 
 def _table(folded: Table, suspected: Collection[int]) -> list[str]:
@@ -258,84 +230,88 @@ def _read(job: Job) -> str:
     return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 
+def _places(places: Sequence[Place], margin: str) -> Iterable[str]:
+    """Yield where ranks are, those at the same place together."""
+    if places and not margin:
+        yield from ("", "where the ranks are:")
+    for place in places[:_MOST]:
+        yield f"{margin}  {who(place.ranks)}: {gate.line(place.doing)}"
+        yield from (f"{margin}    {gate.line(line)}" for line in place.evidence)
+    if len(places) > _MOST:
+        yield f"{margin}  and {count(len(places) - _MOST, 'more place')}, which --output-format json names"
+
+
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
-    fix = catalog.fix(answer.fix) if answer.fix else None
-    yield f"{answer.answer}: {fix.id} ({fix.grade})" if fix else answer.answer
-    if fix:
-        yield f"  {fix.title}"
-    yield f"  {gate.line(answer.summary)}"
-    for place in answer.places:
-        yield f"    {who(place.ranks)}: {gate.line(place.doing)}"
-        yield from (f"      {gate.line(line)}" for line in place.evidence)
-    yield from (f"    {'not shown' if answer.fix else 'missing'}: {gate.line(line)}" for line in answer.missing)
-    yield from (f"  {gate.line(line)}" for line in _next(answer, report))
-
-
-def _next(answer: Answer, report: Report) -> Iterable[str]:
-    """Return what to do about an answer."""
-    if not answer.fix:
-        if report.diagnosis.suspects.rule == FAILED:
-            yield "next: begin with the error at the top; the other ranks only wait"
-            return
-        facts = report.diagnosis.facts
-        if facts.job.statements and (report.diagnosis.suspects.why or report.diagnosis.causes[0].code not in _OPEN):
-            return  # what to do about the cause stands above, and more files would not change it
-        if facts.has_ended and not report.diagnosis.suspects.why:
-            yield NEXT["ended"]
-            return
-        if any(rank.process for rank in facts.job.ranks.values()) and not facts.has_ended:
-            yield "next: see why that process is stopped or gone; the other ranks only wait"
-            return
-        is_over = facts.is_over and answer.answer != "desync"
-        yield from capture.before_the_next_run() if is_over else (_after(answer.answer, facts),)
-        return
-    yield f"more about it: {explain(answer.fix)}"
+    fix = catalog.fix(answer.fix)
     stands = report.standings.get(answer.fix, ())
-    for place in stands:
-        where = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
-        why = f" ({place.detail})" if place.detail else ""
-        yield f"{place.verdict} on {where}{why}; {place.hint}"
-    none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
-    if answer.answer != "known":
-        if not stands:
-            yield f"{none}run `unhang check` in the job's environment to see whether its code has the defect"
+    if answer.answer == "not-here":
+        verdicts = "; ".join(f"{one.verdict} on {one.upstream} {one.version} in {one.location}" for one in stands)
+        yield f"not {fix.id}, whose function is on the ranks' way: {verdicts}; {stands[0].hint}"
         return
+    yield f"{answer.answer}: {fix.id} ({fix.grade})"
+    yield f"  {fix.title}"
+    yield f"  {gate.line(answer.summary)}"
+    if answer.answer == "also":
+        yield "  The code here has this defect too, but something else explains the hang first:"
+    yield from (f"    {gate.line(line)}" for line in answer.before[:_MOST])
+    yield from _places(answer.places, "  ")
+    if is_open := _open(report.diagnosis.facts):
+        yield f"    {is_open}"
+    yield f"  more about it: {explain(answer.fix)}"
+    for place in stands:
+        why = f" ({place.detail})" if place.detail else ""
+        copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
+        yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        yield f"{none}in the environment of the job, on every node, run: {_cure(answer.fix, report)}"
-    yield "then start the job again"
+        none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
+    if answer.question:
+        yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
+    if answer.answer == "known" and standing.is_curable(stands):
+        yield "  then start the job again"
 
 
-def _after(answer: str, facts: Facts) -> str:
-    """Return what to do about an answer without a fix; two stacks of a rank say whether it is at work."""
-    free = [facts.job.ranks[number] for number, call in facts.calls.items() if not call]
-    if answer == "not-enough" and facts.job.running and facts.unseen:
-        how = "with `--live`, or with `--capture` on their nodes; warnings say what has kept a node from it"
-        return f"next: take the stacks of {who(facts.unseen)} too, {how}"
-    if answer == "slow" and free and all(map(whereabouts.is_idle, free)):
-        return NEXT["idle"]
-    if answer != "slow" or all(whereabouts.moved(rank) is None for rank in free):
-        return NEXT[answer]
-    return NEXT["works"] if any(map(whereabouts.is_busy, free)) else NEXT["stands"]
+def _open(facts: Facts) -> str:
+    """Return what an answer rests on where not every rank has left something; else nothing."""
+    if facts.unseen:
+        return f"nothing came from {who(facts.unseen)}: this is so if these do not wait there too"
+    return "" if facts.job.size is not None else "this is so if these are all ranks"
+
+
+def _setting(fix: str) -> str:
+    setting: str = catalog.fix(fix).manifest["signature"]["setting"]
+    return setting
+
+
+def _next(found: Diagnosis) -> Iterable[str]:
+    """Yield what to do where the files name no cause: more is to be collected only where it would decide."""
+    facts = found.facts
+    if facts.has_ended:
+        yield "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
+    elif facts.is_over:
+        yield from capture.before_the_next_run()
+    elif facts.goes_on:
+        yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
+    elif facts.unseen:
+        yield f"next: take the stacks of {who(facts.unseen)} too: nothing came from there"
+    else:
+        yield MORE
 
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
     stands = report.standings.get(answer.fix, ())
-    is_curable = answer.answer == "known" and standing.is_curable(stands)
+    is_curable = answer.answer in ("known", "also") and standing.is_curable(stands)
     return {
         "answer": answer.answer,
-        "fix": answer.fix or None,
-        **(about(answer.fix) if answer.fix else dict.fromkeys(("grade", "kinds", "changes_numbers"))),
+        "fix": answer.fix,
+        **about(answer.fix),
         "summary": answer.summary,
         "places": [place._asdict() for place in answer.places],
-        "missing": list(answer.missing),
-        "command": _cure(answer.fix, report) if is_curable else None,
+        "before": list(answer.before),
+        "question": answer.question or None,
+        "command": standing.cure(answer.fix, report.request) if is_curable else None,
         "standings": [place._asdict() for place in stands],
     }
-
-
-def _cure(fix: str, report: Report) -> str:
-    """Return the command that brings a fix into place: here, or in another environment if this one has no target."""
-    return standing.cure(fix, report.request if report.standings.get(fix) else Request())
 
 
 def who(ranks: Collection[int]) -> str:

@@ -49,13 +49,14 @@ _NO_RANK = (
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(self, name: str, idle: bool | None, source: str) -> None:
-        self.name, self.idle, self.source = name, idle, source
+    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False) -> None:
+        self.name, self.idle, self.source, self._gil = name, idle, source, gil
         self.frames: list[Frame] = []
 
     def stack(self, *, main: bool, moved: bool | None) -> Stack:
         """Return what was read; ``main``: whether it is the main thread."""
-        return Stack(MAIN if main else self.name or self.source, tuple(self.frames), self.idle, self.source, moved)
+        name = MAIN if main else self.name or self.source
+        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil)
 
 
 class Collector:
@@ -85,7 +86,8 @@ class Collector:
                 self._earlier[self._pid] = self.processes.get(self._pid, {})
                 self.processes[self._pid] = {}
         elif found := _SPIED.match(text):
-            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", not found[2].startswith("active"), source))
+            is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
+            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", is_idle, source, gil=gil))
         elif found := _FAULT.match(text):
             self._pid = ""
             self._begin(found[1] or "", Thread(found[2] or "", None, source), first=text.startswith("Current"))
@@ -242,4 +244,5 @@ def _of_json(thread: Any, name: str) -> Stack:
         tuple(frame for frame in frames if frame.line and not frame.file.endswith(_NOT_PYTHON))[:_FRAMES],
         not thread["active"],
         source,
+        gil=thread.get("owns_gil") is True,
     )

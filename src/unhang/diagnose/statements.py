@@ -30,6 +30,7 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
+_GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
@@ -183,7 +184,9 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
     groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
     if not newest and groups == {"0"}:  # other groups have the same numbers
         newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
-        if len({dict(one.values).get("number", "") for one in newest.values()}) > 1:
+        numbers = {dict(one.values).get("number", "") for one in newest.values()}
+        groups = {found[0] for one in newest.values() if (found := _GROUP.search(one.text))}
+        if len(numbers) > 1 or len(groups) > 1:
             return
     calls: dict[str, list[int]] = {}
     for rank, one in newest.items():
@@ -226,7 +229,11 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
-    if is_starved := "limit" in values and int(values["ms"]) > _STARVED * int(values["limit"]):
+    if (
+        is_starved := "limit" in values
+        and int(values["limit"]) > 0
+        and int(values["ms"]) > _STARVED * int(values["limit"])
+    ):
         cause, weight = "starved", ABOUT
     processes = (process,) if process and weight in (OWN, ABOUT) else ()
     if weight == OWN and not ranks["culprits"] and not processes:
@@ -239,7 +246,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
     told |= {"exit": _exit(values.get("code", ""))}
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
-    words = phrase.words.format_map(told)
+    words = phrase.words.format_map(told)[:_TEXT]
     if is_starved:
         words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
     do = phrase.do.format_map(told)
@@ -259,12 +266,12 @@ class _Told(dict[str, str]):
         return ""
 
 
-def _exit(code: str) -> str:
-    """Return how a process ended, by its code: that of a signal is below zero."""
+def _exit(status: str) -> str:
+    """Return how a process ended, by its status: that of a signal is below zero."""
     try:
-        return f"signal {-int(code)} ({Signals(-int(code)).name})"
+        return f"signal {-int(status)} ({Signals(-int(status)).name})"
     except ValueError:
-        return f"code {code}"
+        return f"code {status}"
 
 
 def _ranks(text: str) -> tuple[int, ...]:
