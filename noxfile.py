@@ -160,7 +160,8 @@ ATTACKS = {
     "whole runs, a failing disk": ["tests/whole/test_failing_disk.py"],
     "transactions, killed or stopped": ["tests/store/test_transaction.py", "tests/store/test_recovery.py"],
     "edits of fixed functions": [
-        "tests/judge/test_edits.py", "tests/judge/test_origin.py", "tests/whole/test_forks.py",
+        "tests/judge/test_edits.py", "tests/judge/test_pairs.py", "tests/judge/test_origin.py",
+        "tests/whole/test_forks.py",
     ],
     "functions with an edit, run": ["tests/judge/test_shows.py"],
     "edits beside the rewrites": ["tests/fixes/test_anchors.py", "tests/whole/test_accept.py"],

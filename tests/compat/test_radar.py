@@ -121,10 +121,8 @@ def test_a_shape_is_judged_by_the_function_that_it_depends_on_if_it_is_known(
     _, document = look(capsys, "--fix", target.fix)
     (finding,) = (item for item in document["findings"] if item["shape"])
     assert finding["verdict"] == verdict
-    assert (
-        finding["detail"]
-        == f"a {'known' if mine else 'new'} shape; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
-    )
+    what = "a known shape" if mine else "a new shape"
+    assert finding["detail"] == f"{what}; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
 
 
 def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.CaptureFixture[str]) -> None:

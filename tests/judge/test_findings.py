@@ -219,7 +219,8 @@ ONLY_WITH = Fix("gate", "a gate", "cure", {}, (gates.RUN._replace(only_with=(gat
         (EDITED, {}, "drifted"),
         ("x = 1\n", {}, "not-affected"),
         (gates.gated(ONE), {}, "applied"),
-        (ONE, {"verl/agree.py": "x = 1\n"}, "not-affected"),
+        (ONE, {"verl/agree.py": "x = 1\n"}, "needed"),  # what is in its place, nobody has examined
+        ("x = 1\n", {"verl/agree.py": "x = 1\n"}, "not-affected"),
         (ONE, {"verl/agree.py": NEW}, "needed"),
         (ONE, {"verl/more/agree.py": NEW}, "needed"),
         (ONE, {"verl/agree.py": "def agree(:"}, "needed"),

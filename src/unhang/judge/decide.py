@@ -149,7 +149,9 @@ def decide(
     edited = ""
     if known.state == OURS and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
-    return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
+    verdict = BY_STATE[known.state]
+    why = known.note or (target.unaffected if verdict == NOT_AFFECTED else "")
+    return Verdict(verdict, detail=joined(why, edited))
 
 
 def _lacking_values(target: Target) -> tuple[str, Hint] | None:
@@ -220,7 +222,8 @@ def depending(
     verdict = beside(found.verdict, mine, known, there.shape)
     what = f"{other.function} in {other.file}"
     if known is not None and verdict in SETTLED and verdict != found.verdict:
-        return Verdict(verdict, detail=joined(f"it depends on {what}, which is right here", known.note))
+        why = known.note or (target.unaffected if verdict == NOT_AFFECTED else "")
+        return Verdict(verdict, detail=joined(f"it depends on {what}, which is right here", why))
     if found.verdict == NOT_AFFECTED or is_pair(mine, known, there.shape):
         return found
     if past is not None and past.accepted is not None:
@@ -270,18 +273,24 @@ def _reinstall(fix: str) -> str:
 
 
 def lacking(
-    found: Verdict, others: Mapping[Target, Observation], installation: Installation, releases: Mapping[str, Release]
+    target: Target,
+    found: Verdict,
+    is_here: bool,
+    others: Mapping[Target, Observation],
+    installation: Installation,
+    releases: Mapping[str, Release],
 ) -> Verdict:
-    """Return the verdict on a target that is wrong only with one of the ``others``, as they were seen.
+    """Return the verdict on a ``target`` that is wrong only with one of the ``others``, as they were seen.
 
     Where none of them is there, and none is gone, nothing is left to do. The target is absent, or its shape on record.
+    If it ``is_here``, a file that has lost such a function has another in its place, which nobody has examined.
     """
     for other, seen in others.items():
-        is_there = seen.shape is not None or seen.problem is not None
+        is_there = seen.shape is not None or seen.problem is not None or (is_here and seen.data is not None)
         if is_there or _absent(other, installation, seen, releases).verdict != NOT_AFFECTED:
             return found
     names = " or ".join(dict.fromkeys(other.function for other in others))
-    return Verdict(NOT_AFFECTED, detail=f"it is wrong only with {names}, which is not here")
+    return Verdict(NOT_AFFECTED, detail=joined(f"it is wrong only with {names}, which is not here", target.unaffected))
 
 
 def codemod(target: Target) -> Codemod:

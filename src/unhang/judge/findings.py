@@ -244,7 +244,8 @@ def verdict(
     found = decided(installation, target, past, seen, look)
     if target.only_with and seen.problem is None and found.verdict not in SETTLED and not _is_unknown(target, seen):
         others = {other: look(installation, other) for other in target.only_with}
-        return lacking(found, others, installation, catalog.releases_of(fix.id, target.upstream))
+        releases = catalog.releases_of(fix.id, target.upstream)
+        return lacking(target, found, seen.shape is not None, others, installation, releases)
     if seen.shape is not None or seen.problem is not None:
         return found
     if target.set is not None:  # whatever the version says

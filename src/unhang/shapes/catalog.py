@@ -49,6 +49,8 @@ class Target(NamedTuple):
     """The names of the values that its edits take from the user."""
     workaround: str = ""
     """What to do where the function has the defect, and no rewrite is for it."""
+    unaffected: str = ""
+    """Why a copy without the feature does not have the defect."""
 
     @property
     def place(self) -> str:
@@ -230,6 +232,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
             "binding" in item, beside, tuple(manifest.get("parameters", ())), item.get("workaround", ""),
+            item.get("not-affected", ""),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))

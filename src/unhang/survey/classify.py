@@ -43,8 +43,8 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     ``no-rewrite``: it fails, the codemod refuses it, and the manifest says what else to do. ``as_written``: the file
     has a pull request as written.
 
-    A function that targets depend on is ``wrong`` if it fails somewhere; else it is ``repaired``, or, without the feature,
-    ``right``. A target is run beside a wrong one.
+    A function that targets depend on is ``wrong`` if it fails somewhere; else it is ``repaired``, or, without the
+    feature, ``right``. A target is run beside a wrong one.
     """
     sandbox.look_in(packs.folders("compat", "endstates"))
     endstate = sandbox.end_state(target.fix, target.function)
