@@ -142,7 +142,7 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
         fuse_linear_cross_entropy=False,
         **own,
     )
-    weights = MASKS[setting.mask]
+    weights: tuple[float, ...] = MASKS[setting.mask]
     if _takes_bits(part):
         weights = tuple(map(int, weights))
     dtype = "int64" if isinstance(weights[0], int) else "float32"

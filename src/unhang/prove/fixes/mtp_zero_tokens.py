@@ -75,7 +75,8 @@ def prepare() -> None:
         from megatron.core.transformer.multi_token_prediction import roll_tensor
 
         sys.meta_path.insert(0, Around("mcore_bridge", (_BRIDGE,), any_module))
-        importlib.import_module("mcore_bridge.utils").roll_tensor = roll_tensor  # its own calls this one
+        utils: Any = importlib.import_module("mcore_bridge.utils")
+        utils.roll_tensor = roll_tensor  # its own calls this one
         linear = type("TELinear", (), {})
         sys.modules["megatron.core.extensions.transformer_engine"] = SimpleNamespace(TELinear=linear)  # type: ignore[assignment]
         importlib.import_module(_BRIDGE)
