@@ -89,14 +89,15 @@ def open_clones(
 ) -> dict[str, Clone]:
     """Open the upstreams' clones, by name: to read the commits that are frozen in ``compat``, or the newest ones.
 
-    A pull request that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or ``clone-failed``.
+    A pull request or an upstream that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or
+    ``clone-failed``.
     """
     mine, commits, opened = upstreams.projects(), frozen.read(compat), {}
     for name, place in where.items():
         pulls = list(dict.fromkeys(pull.ref for pull in as_written.pulls() if pull.project == name))
         repo = clones.open_clone(place, cache.folder, pulls)
         entry = mine[name]
-        if newest:
+        if newest or name not in commits:  # a new upstream has nothing on record
             opened[name] = clones.newest(repo, entry, pulls)
             continue
         clone = clones.at(repo, commits.get(name, {}))

@@ -12,7 +12,13 @@ from unhang.cli.main import main
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Release, Shape, ShapeTable
 
-NEWEST = {"megatron-core": "0.19.2", "verl": "0.9.1", "ms-swift": "4.6.0", "megatron-bridge": "0.6.2"}
+NEWEST = {
+    "megatron-core": "0.19.2",
+    "verl": "0.9.1",
+    "ms-swift": "4.6.0",
+    "megatron-bridge": "0.6.2",
+    "mcore-bridge": "1.6.5",
+}
 FUNCTION = "MegatronEngine.forward_backward_batch"
 KNOWN = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
 
@@ -124,7 +130,7 @@ def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.C
         fake.withdraw(name)
     fake.add("verl", "0.9.1", yanked=True)
     code, document = look(capsys)
-    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0", "megatron-bridge 0.6.2"]
+    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0", "megatron-bridge 0.6.2", "mcore-bridge 1.6.5"]
     assert (code, document["gone"], document["yanked"]) == (0, gone, ["verl 0.9.1"])
     assert main(["matrix", "--against-index"]) == 0
     text = capsys.readouterr().out

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
@@ -166,15 +167,20 @@ def judge(
         finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
         for finding in found
     ]
-    if not packages:
-        return found
-    instead = {fix.id: elsewhere.instead(fix, packages) for fix in fixes}
+    instead = {fix.id: partial(elsewhere.instead, fix) for fix in fixes}
+    of_packages = {name: told(packages) for name, told in instead.items()}
     return [
-        finding._replace(elsewhere=(*finding.elsewhere, *instead[finding.target.fix]))
+        finding._replace(elsewhere=(*finding.elsewhere, *of_packages[finding.target.fix]))
         if finding.verdict.verdict != NOT_AFFECTED
-        else finding
+        # where the function is not affected, what other packages run is no matter; another copy of its own upstream is
+        else finding._replace(elsewhere=instead[finding.target.fix](_folder(finding.installation)))
         for finding in found
     ]
+
+
+def _folder(installation: Installation) -> dict[str, str]:
+    """Return the folder of an installation, by the name of its module."""
+    return {packs.upstreams()[installation.upstream].module: installation.package_dir}
 
 
 def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Finding]:

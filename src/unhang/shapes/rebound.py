@@ -255,7 +255,8 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
     """Yield the lines of a class that have its method's name as a text, for ``setattr``, or store to `__class__`."""
     for node in ast.walk(owner):
-        if _is(node, name) or (isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)):
+        is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
+        if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
             yield node.lineno
 
 
@@ -317,7 +318,7 @@ class _Import:
             self._base(base, scope)
         own = list(_own(node))
         if inner := [name.id for name in _inner(own)]:  # the variables of a comprehension hide other names
-            scope = ChainMap({name: [_STRANGE] for name in inner}, scope)  # type: ignore[dict-item, arg-type]
+            scope = ChainMap({name: [_STRANGE] for name in inner}, scope)  # type: ignore[arg-type]
         for one in own:
             if isinstance(one, ast.Call):
                 self._call(one.func, scope, one, HARMLESS, 1)
@@ -377,7 +378,7 @@ class _Import:
             return
         self._ran.add((id(node), depth))
         arguments = {it.arg: [_STRANGE] for it in ast.walk(node.args) if isinstance(it, ast.arg)}
-        self._block(node.body, ChainMap(dict(_names(node.body)), arguments, scope), depth=depth)  # type: ignore[arg-type, list-item]
+        self._block(node.body, ChainMap(dict(_names(node.body)), arguments, scope), depth=depth)  # type: ignore[arg-type]
 
     def _instance(self, node: ast.ClassDef, scope: _Scope) -> None:
         """Judge what may run, without a call of its name, of a class whose instance or subclass is made."""
