@@ -46,6 +46,8 @@ _RULES = {
     "cycle": "mismatch",
 }
 """What a rule of the suspects' means, where no line says more."""
+_SEEN = "see what holds it at that place: its frames are among where the ranks are"
+"""What to do about a rank that did not come, and of which there is a stack."""
 _SHOWN = 3
 
 
@@ -76,14 +78,15 @@ def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
     yield from _of_statements(told)
     yield from _slow(facts.job, said)
     if not first.why and (apart := [one for one in facts.meetings if one.differ]):
-        ranks, what = [*apart[0].operations], " and ".join(sorted(apart[0].differ))
+        ranks, what = [it for it, op in apart[0].operations.items() if op.kind], " and ".join(sorted(apart[0].differ))
         yield Cause("mismatch", f"{facts.job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
     if first.rule in _RULES:
         ranks, why = [*first.why], next(iter(first.why.values()))
         is_gone = "its process is" in why
         is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
         code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
-        yield Cause(code, f"{facts.job.called(ranks)}: {why}", CODES[code])
+        is_seen = code == "never-arrived" and all(any(_frames(facts.job, rank)) for rank in ranks)
+        yield Cause(code, f"{facts.job.called(ranks)}: {why}", _SEEN if is_seen else CODES[code])
 
 
 def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:

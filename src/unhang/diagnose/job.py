@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from unhang import gate
 from unhang.diagnose import one_job, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.recorder import Dump
@@ -100,8 +101,8 @@ def merged(told: Iterable[Told]) -> Job:
 def _named(pid: str, file: str, processes: int) -> str:
     """Return how a user would recognise a process of unknown rank; ``processes``: how many have its number."""
     if not pid:
-        return file
-    return f"pid {pid}" if processes == 1 else f"pid {pid} ({file})"
+        return gate.line(file)
+    return gate.line(f"pid {pid}" if processes == 1 else f"pid {pid} ({file})")
 
 
 def _without_guesses(one: Told, running: Collection[int]) -> Told:
