@@ -18,9 +18,10 @@ _BY = r"(?:\[?Rank (?P<by>\d{1,7})\]?:? )?"
 _AT = r"(?:(?P<host>[A-Za-z][\w.-]{0,80}):(?P<pid>\d{1,9}):\d{1,9} \[(?P<gpu>\d{1,3})\] )?.{0,200}?"
 """Who says a line of NCCL's."""
 _PEER = r"\[?(?P<peer>[\w.:%-]{2,80}?)\]?(?:<\d{1,5}>|:\d{1,5}\b)"
-_CODE, _ABORT = r"-(?:4|7|8|9|11)\b", r"-6\b"
-"""What no launcher sends to stop a process; and an abort, which is mostly its watchdog's."""
-_SIGNAL = "SIG(?:ILL|BUS|FPE|KILL|SEGV)"
+_CODE, _SIGNAL = r"-(?:4|6|7|8|9|11)\b", "SIG(?:ILL|ABRT|BUS|FPE|KILL|SEGV)"
+"""What no launcher sends to stop a process: 1 mostly comes of another one's end."""
+ABORTS = ("-6", "6", "SIGABRT")
+"""Mostly its watchdog's: such an end tells as little as one of ``ENDS``."""
 _SHM = "look at /dev/shm (`df -h /dev/shm`; a container has `--shm-size`), and at the memory of the host in `dmesg`"
 _OOM = (
     "look for `oom-kill` in `dmesg` of its node; give the job more memory of the host, or let it use less (workers of "
@@ -168,11 +169,12 @@ _TORCH = (
          "{who} lost, or never had, the node of the rendezvous", "see whether the node of the rendezvous has ended; " + _REACH),
     _row("rendezvous", ABOUT, "rendezvous-closed", "RendezvousClosedError", r"RendezvousClosedError",
          "{who} came to a rendezvous that is closed: another agent of the job has ended", "begin with the log of the agent that ended first; start all anew, with another --rdzv-id"),
-    _row("process-died", FOLLOWS, "store-gone", "Connection was likely closed",
-         r"(?:remote=\[?(?P<peer>[\w.:-]+?)\]?:\d+.{0,80})?Connection was likely closed",
+    _row("process-died", FOLLOWS, "store-gone", "ecv, got 0 bytes",
+         r"(?:remote=\[?(?P<peer>[\w.:-]+?)\]?:\d+.{0,80})?ecv, got 0 bytes",
          "{who} lost the store at {peer}: the process that had it, mostly rank 0 or its agent, has ended"),
-    _row("process-died", FOLLOWS, "store-broken", "sendBytes failed", r"sendBytes failed",
-         "{who} lost the store: the process that had it, mostly rank 0 or its agent, has ended"),
+    _row("process-died", FOLLOWS, "store-broken", " failed on SocketImpl(", r"(?:send|recv)\w* failed on SocketImpl\(.{0,200}?remote=\[?(?P<peer>[\w.:-]+?)\]?:\d+\): (?!.{0,10}ecv, got 0 bytes)",
+         "{who} lost the store at {peer}: the process that had it, mostly rank 0 or its agent, has ended"),
+    _row("rendezvous", FOLLOWS, "set-up", "GLOBAL_RANK: ", r"GLOBAL_RANK: (?P<by>\d{1,7}), MEMBER: \d{1,7}/(?P<all>\d{1,7})", "rank {by} of {all} begins its set-up"),
     _row("process-died", FOLLOWS, "heartbeat-lost", "has failed to send a keep-alive heartbeat",
          r"node '(?P<host>[\w.-]+?)(?:_\d+){0,2}' has failed to send a keep-alive heartbeat", "{host} lost the node of the rendezvous"),
 )  # fmt: skip
@@ -189,9 +191,9 @@ _NCCL = (
     _row("network", ABOUT, "nccl-connect", "onnect to ",
          rf"{_AT}[Cc]onnect to {_PEER}.{{0,60}}?(?:failed|returned|timed out)\W{{0,4}}(?P<error>[\w .()-]{{3,60}})?",
          "{process} cannot connect to {peer}: {error}", _REACH),
-    _row("process-died", FOLLOWS, "nccl-reset", "NCCL WARN", rf"{_AT}NCCL WARN .{{0,60}}?Call to (?P<call>\w+) .{{0,20}}?(?:{_PEER} )?failed ?: (?P<error>Connection reset by peer|Broken pipe)",
+    _row("process-died", FOLLOWS, "nccl-reset", "Call to ", rf"{_AT}WARN .{{0,60}}?Call to (?P<call>\w+) .{{0,20}}?(?:{_PEER} )?failed ?: (?P<error>Connection reset by peer|Broken pipe)",
          "{process} lost its peer {peer} ({error}): that one has ended, or the network broke"),
-    _row("network", ABOUT, "nccl-lost", "NCCL WARN", rf"{_AT}NCCL WARN .{{0,60}}?Call to (?P<call>\w+) .{{0,20}}?(?:{_PEER} )?failed ?: (?P<error>Connection timed out|No route to host|Network is unreachable)",
+    _row("network", ABOUT, "nccl-lost", "Call to ", rf"{_AT}WARN .{{0,60}}?Call to (?P<call>\w+) .{{0,20}}?(?:{_PEER} )?failed ?: (?P<error>Connection timed out|No route to host|Network is unreachable)",
          "{process} lost its peer {peer}: {error}", _REACH),
     _row("mismatch", ABOUT, "nccl-truncated", "truncated :", rf"{_AT}NCCL WARN .{{0,60}}?[Mm]essage truncated : receiv(?:ed|ing) (?P<got>\d+) bytes instead of (?P<had>\d+)",
          "{process} got {got} bytes where it expected {had}: ranks disagree on a size, on which call this is, or on a setting of NCCL's"),
@@ -205,6 +207,8 @@ _NCCL = (
          "{who} lost a peer: another process has ended, or the network broke"),
     _row("process-died", FOLLOWS, "service-closed", "Connection closed by localRank", r"Connection closed by localRank (?P<local>\d+)",
          "the process with local rank {local} has ended"),
+    _row("network", ENDS, "nccl-system", "system error", r"NCCL error.{0,200}unhandled system error", "a call of NCCL's to the system failed for {who}",
+         "run again with NCCL_DEBUG=WARN, which says which call and which peer; /dev/shm may be full, or an interface or a limit (`ulimit -n`, `-l`) is too small"),
     _row("network", ABOUT, "no-interface", "o socket interface found", r"[Nn]o socket interface found",
          "{who} has no network interface that NCCL may use", "see NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME on that host"),
     _row("gpu-memory", OWN, "nccl-memory", "NCCL WARN", rf"{_AT}NCCL WARN .{{0,80}}?(?:Failed to CUDA [mc]alloc|Cuda failure (?:2 )?'out of memory')",
@@ -229,6 +233,8 @@ _DEVICE = (
          "the GPU {name} has fallen off the bus", _GPU, lines=3),
     _row("cuda-error", ABOUT, "gpu-lost", "Unable to determine the device handle", r"device handle for GPU ?(?P<name>[\da-f]{4,8}:[\w:.]+\d)",
          "the GPU {name} does not answer", _GPU),
+    _row("cuda-error", OWN, "fabric-manager", "system not yet initialized", r"system not yet initialized", "{who}: CUDA does not come up on its host",
+         "see `systemctl status nvidia-fabricmanager` there: its version must be the driver's"),
     _row("cuda-error", OWN, "ecc", "ncorrectable ECC", r"[Uu]ncorrectable ECC error", "{who}: its GPU's memory is damaged", _GPU),
 )  # fmt: skip
 _DIED = (
@@ -243,16 +249,13 @@ _DIED = (
     _row("slow-rank", OWN, "loader-slow", "DataLoader timed out", r"DataLoader timed out after (?P<s>\d{1,9})", "the data loader of {who} gave nothing within {seconds}",
          "see what its workers wait for: storage, a lock, a sample without end"),
     _row("process-died", ABOUT, "elastic-table", "(local_rank:",
-         rf"rank +: (?P<culprits>\d{{1,7}}) \(local_rank: \d+\)\s+exitcode +: (?P<code>{_CODE}) \(pid: (?P<process_id>\d+)\)",
+         rf"rank +: (?P<culprits>\d{{1,7}}) \(local_rank: \d+\)\s+exitcode +: (?P<code>(?!-6){_CODE}) \(pid: (?P<process_id>\d+)\)",
          "torchrun says that {culprits} (pid {process_id}) ended with {exit}", lines=2),
     _row("process-died", ENDS, "elastic-root", "first observed failure",
-         rf"rank +: (?P<culprits>\d{{1,7}}) \(local_rank: \d+\)\s+exitcode +: (?P<code>{_ABORT}) \(pid: (?P<process_id>\d+)\)",
+         r"rank +: (?P<culprits>\d{1,7}) \(local_rank: \d+\)\s+exitcode +: (?P<code>-6) \(pid: (?P<process_id>\d+)\)",
          "torchrun says that {culprits} (pid {process_id}) was the first to end, with {exit}", lines=7),
     _row("process-died", ABOUT, "elastic-failed", "failed (exitcode:",
          rf"failed \(exitcode: (?P<code>{_CODE})\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
-         "torchrun says that {process}, of local rank {local}, ended with {exit}"),
-    _row("process-died", ENDS, "elastic-aborted", "failed (exitcode:",
-         rf"failed \(exitcode: (?P<code>{_ABORT})\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
          "torchrun says that {process}, of local rank {local}, ended with {exit}"),
     _row("process-died", ABOUT, "elastic-signal", " death signal", r"Received (?:Signals\.\w+ )?(?P<signal>\d+) death signal",
          "the launcher was told to end, by signal {signal}: something outside of the job stopped it",
@@ -272,8 +275,10 @@ _DIED = (
          "torch.multiprocessing says that {culprits} raised an error, which follows"),
     _row("process-died", ABOUT, "mpirun", "noticed that process rank", r"noticed that process rank (?P<culprits>\d{1,7}) with PID (?P<process_id>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d+)(?: \((?P<why>[\w ]+)\))?",
          "mpirun says that {culprits} on {node} was ended by signal {signal} ({why})"),
-    _row("process-died", ABOUT, "mpirun-exit", "The first process to do so was", r"Process name: \[\[\d+,\d+\],(?P<culprits>\d{1,7})\]\s+Exit code: +(?P<code>-?\d+)",
-         "mpirun says that {culprits} was the first to end, with {exit}", lines=5),
+    _row("process-died", ABOUT, "mpirun-exit", "The first process to do so was", r"Process name: (?:\[\[\d+,\d+\],)?(?P<culprits>\d{1,7})\]?\s+Exit code: +(?P<code>-?\d+)",
+         "the launcher says that {culprits} was the first to end, with {exit}", lines=5),
+    _row("process-died", ABOUT, "hydra", "BAD TERMINATION OF ONE OF", r"(?:RANK (?P<culprits>\d{1,7}) )?PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\s+=\s+(?P<why>EXIT CODE: \d+|KILL(?:ED BY)? SIGNAL: (?P<signal>\d+))",
+         "mpiexec says that {process} ended ({why})", lines=4),
     _row("process-died", ABOUT, "mpi-abort", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<culprits>\d{1,7})", "{culprits} called MPI_ABORT"),
     _row("network", ABOUT, "orte-lost", "lost communication with", r"Remote daemon: .{0,40}? on node (?P<host>\S+)", "mpirun lost the node {host}", "see whether {host} is up", lines=8),
     _row("process-died", ABOUT, "mpi-peer", "peer process has unexpectedly disconnected", r"Peer host: +(?P<host>\S+)", "a process on {host} has disconnected", lines=16),
@@ -284,6 +289,7 @@ _DIED = (
     _row("process-died", ENDS, "srun-ended", "srun: error:",
          r"srun: error: (?P<host>\S+): (?P<name>task \d{1,7}): (?P<error>Exited with exit code \d+|Aborted)", "Slurm says of {process}: {error}"),
     _row("process-died", ABOUT, "slurm-oom", "oom_kill event", r"Detected \d+ oom.kill event", "Slurm says that the kernel killed a process of the job, since its memory was full", _OOM),
+    _row("process-died", ABOUT, "slurm-memory", " memory limit", r"Exceeded (?:job|step) memory limit", "Slurm says that the job went over its limit of memory", _OOM),
     _row("process-died", ABOUT, "slurm-cancelled", "CANCELLED AT", r"\*\*\* (?:STEP|JOB) (?P<step>\S+) (?:ON (?P<node>\S+) )?CANCELLED AT \S+(?: \S+)?? DUE TO (?P<error>NODE FAILURE|TIME LIMIT|PREEMPTION|[\w ]{3,40})",
          "Slurm ended the step {step} on {node}: {error}", "it did not hang: see the limit, or the node, in `sacct -j {step}`"),
     _row("process-died", ABOUT, "node-failure", "srun: error: Node failure", r"Node failure on (?P<host>\S+)", "Slurm says that the node {host} failed", "see `scontrol show node {host}`"),
@@ -292,7 +298,9 @@ _DIED = (
     _row("process-died", ABOUT, "oom-constraint", "oom-kill:constraint", r"oom-kill:constraint=\w+.*task=(?P<name>[^,]{1,60}),pid=(?P<pid>\d+)",
          "the kernel killed {process}, since the memory of the host was full", _OOM),
     _row("process-died", ABOUT, "oom-killed", "OOMKilled", r"OOMKilled", "Kubernetes killed a container, since its memory was full", _OOM),
-    _row("process-died", ABOUT, "exit-137", "exit code 137", r"exit code 137", "a container or its process was killed (137: signal 9)", _OOM),
+    _row("process-died", ABOUT, "evicted", "node was low on resource", r"node was low on resource: (?P<what>[\w-]+)", "Kubernetes evicted a pod, since its node ran out of {what}",
+         "ask for as much of it as the pod needs, in `resources`"),
+    _row("process-died", ABOUT, "exit-137", "137", r"(?i:exit code)\W{1,12}137\b", "a container or its process was killed (137: signal 9)", _OOM),
     _row("process-died", ABOUT, "ray-actor-died", "class_name: ", r"class_name: (?:\S{1,200}\.)?(?P<name2>\S{1,80})\s+actor_id: \S+\s+pid: (?P<pid>\d+)"
          r"(?:\s+name: (?P<name>\S+))?(?:\s+namespace: \S+)?(?:\s+ip: (?P<host>\S+))?",
          "Ray says that the actor {process} died", "its log is in /tmp/ray/session_latest/logs on that node; " + _OOM, lines=6),
@@ -306,7 +314,9 @@ _DIED = (
          "Ray says that the worker {process} died", _OOM),
     _row("process-died", ABOUT, "ray-memory", "killed due to ", r"(?:\b\d{1,9} Workers? \(tasks / actors\) killed|Task was killed) due to (?:memory pressure|the node running low on memory)(?:.{0,300}?\bIP: (?P<host>[\d.]+))?",
          "Ray killed workers of {host}, since the memory of the host was full", _OOM),
-    _row("process-died", ABOUT, "ray-node", "has been marked dead because", r"node with node id: \w+ and address: (?P<host>[\w.:-]+)", "Ray says that the node {host} is dead", "see whether {host} is up, and raylet.out there"),
+    _row("process-died", ABOUT, "ray-node", "has been marked dead because", r"node with (?:node id: \w+ and address: (?P<host>[\w.:-]+)|client ID (?P<name>\w+))", "Ray says that the node {process} is dead", "see whether {host} is up, and raylet.out there"),
+    _row("process-died", ENDS, "ray-crashed", "WorkerCrashedError", r"WorkerCrashedError", "Ray says that a worker died unexpectedly", _OOM),
+    _row("rendezvous", ABOUT, "ray-gcs", "onnect to GCS", r"[Ff]ailed to connect to GCS", "a process of Ray cannot reach its head node", "see `ray status`, and whether the head node and its port can be reached"),
     _row("process-died", ABOUT, "ray-node-died", "The actor died because its node has died", r"its node has died", "Ray says that the node of an actor has died"),
     _row("process-died", ABOUT, "engine-died", "died unexpectedly, shutting down", r"[Ee]ngine core proc (?P<name>\S+) died unexpectedly",
          "vLLM says that its engine {process} died", "its own error stands above, with its name before it"),

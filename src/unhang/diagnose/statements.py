@@ -7,7 +7,7 @@ from collections import Counter
 from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.diagnose.phrases import ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
+from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
+_TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
 
@@ -170,7 +171,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     waiting = {rank for one in timed_out for rank in one.waits}
     lines = dict(reversed([_place(one) for one in timed_out]))
     left = []
-    for one in (*_alone(said), *said):
+    for one in (*_alone(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
         file, line = _place(one)
@@ -179,7 +180,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
         is_over = is_after or (one.cause == "process-died" and is_known)
         left.append(one._replace(weight=FOLLOWS) if stood_still or is_over else one)
     order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
-    return sorted((one for one in left if one.key != "running"), key=lambda one: order[one.weight])
+    return sorted((one for one in left if one.key not in ("running", "set-up")), key=lambda one: order[one.weight])
 
 
 def _are_one(name: str, other: str) -> bool:
@@ -221,6 +222,16 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
             yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
 
 
+def _set_up(said: Iterable[Statement]) -> Iterator[Statement]:
+    """Yield who has begun the set-up of the job, by Lightning's lines, if these are not all."""
+    told = [one for one in said if one.key == "set-up"]
+    came = {one.by for one in told}
+    size = int(dict(told[-1].values)["all"]) if told else 0
+    if 0 < len(came) < size and len(told) < _ALIKE:
+        words = f"{spoken(came)}, so {len(came)} of {size}, began their set-up"
+        yield told[-1]._replace(words=words, do=_TASKS, key="few")
+
+
 def is_known(text: str) -> bool:
     """Return whether a line says something of which it is known what it means."""
     return any(one.word in text and one.pattern.search(text) for one in PHRASES)
@@ -249,6 +260,8 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
+    if not {values.get("code"), values.get("signal")}.isdisjoint(ABORTS):
+        weight = ENDS
     if (
         is_starved := "limit" in values
         and int(values["limit"]) > 0
