@@ -218,8 +218,8 @@ _NCCL = (
          "{process} found no room in /dev/shm for NCCL", _SHM),
     _row("cuda-error", OWN, "nccl-cuda", "Cuda failure", rf"{_AT}Cuda failure (?P<number>\d+ )?'(?P<error>(?!out of memory)[^']{{1,120}})'",
          "{process}: CUDA failed: {error}", _GPU),
-    _row("rendezvous", ABOUT, "duplicate-gpu", "Duplicate GPU detected", r"Duplicate GPU detected ?: ?rank (?P<culprits>\d+) and rank (?P<other>\d+)",
-         "two ranks, {culprits} and rank {other}, use the same GPU", "give each rank its own: LOCAL_RANK, CUDA_VISIBLE_DEVICES, set_device"),
+    _row("rendezvous", ABOUT, "duplicate-gpu", "Duplicate GPU detected", r"Duplicate GPU detected ?: ?rank (?P<culprits>\d+ and rank \d+)",
+         "{culprits} use the same GPU", "give each rank its own: LOCAL_RANK, CUDA_VISIBLE_DEVICES, set_device"),
 )  # fmt: skip
 _DEVICE = (
     _row("gpu-memory", OWN, "cuda-memory", "out of memory", r"(?:CUDA|HIP|NPU|XPU) (?:error: )?out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?"
@@ -277,8 +277,6 @@ _DIED = (
          "mpirun says that {culprits} on {node} was ended by signal {signal} ({why})"),
     _row("process-died", ABOUT, "mpirun-exit", "The first process to do so was", r"Process name: (?:\[\[\d+,\d+\],)?(?P<culprits>\d{1,7})\]?\s+Exit code: +(?P<code>-?\d+)",
          "the launcher says that {culprits} was the first to end, with {exit}", lines=5),
-    _row("process-died", ABOUT, "hydra", "BAD TERMINATION OF ONE OF", r"(?:RANK (?P<culprits>\d{1,7}) )?PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\s+=\s+(?P<why>EXIT CODE: \d+|KILL(?:ED BY)? SIGNAL: (?P<signal>\d+))",
-         "mpiexec says that {process} ended ({why})", lines=4),
     _row("process-died", ABOUT, "mpi-abort", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<culprits>\d{1,7})", "{culprits} called MPI_ABORT"),
     _row("network", ABOUT, "orte-lost", "lost communication with", r"Remote daemon: .{0,40}? on node (?P<host>\S+)", "mpirun lost the node {host}", "see whether {host} is up", lines=8),
     _row("process-died", ABOUT, "mpi-peer", "peer process has unexpectedly disconnected", r"Peer host: +(?P<host>\S+)", "a process on {host} has disconnected", lines=16),
@@ -289,13 +287,10 @@ _DIED = (
     _row("process-died", ENDS, "srun-ended", "srun: error:",
          r"srun: error: (?P<host>\S+): (?P<name>task \d{1,7}): (?P<error>Exited with exit code \d+|Aborted)", "Slurm says of {process}: {error}"),
     _row("process-died", ABOUT, "slurm-oom", "oom_kill event", r"Detected \d+ oom.kill event", "Slurm says that the kernel killed a process of the job, since its memory was full", _OOM),
-    _row("process-died", ABOUT, "slurm-memory", " memory limit", r"Exceeded (?:job|step) memory limit", "Slurm says that the job went over its limit of memory", _OOM),
     _row("process-died", ABOUT, "slurm-cancelled", "CANCELLED AT", r"\*\*\* (?:STEP|JOB) (?P<step>\S+) (?:ON (?P<node>\S+) )?CANCELLED AT \S+(?: \S+)?? DUE TO (?P<error>NODE FAILURE|TIME LIMIT|PREEMPTION|[\w ]{3,40})",
          "Slurm ended the step {step} on {node}: {error}", "it did not hang: see the limit, or the node, in `sacct -j {step}`"),
     _row("process-died", ABOUT, "node-failure", "srun: error: Node failure", r"Node failure on (?P<host>\S+)", "Slurm says that the node {host} failed", "see `scontrol show node {host}`"),
     _row("process-died", ABOUT, "kernel-oom", "Killed process", r"[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]{1,60})\)",
-         "the kernel killed {process}, since the memory of the host was full", _OOM),
-    _row("process-died", ABOUT, "oom-constraint", "oom-kill:constraint", r"oom-kill:constraint=\w+.*task=(?P<name>[^,]{1,60}),pid=(?P<pid>\d+)",
          "the kernel killed {process}, since the memory of the host was full", _OOM),
     _row("process-died", ABOUT, "oom-killed", "OOMKilled", r"OOMKilled", "Kubernetes killed a container, since its memory was full", _OOM),
     _row("process-died", ABOUT, "evicted", "node was low on resource", r"node was low on resource: (?P<what>[\w-]+)", "Kubernetes evicted a pod, since its node ran out of {what}",
@@ -323,6 +318,8 @@ _DIED = (
     _row("process-died", FOLLOWS, "engine-dead", "EngineDeadError", r"EngineDeadError", "{who} lost vLLM's engine: its own error stands above"),
     _row("never-arrived", ABOUT, "engine-silent", "RPC call to ", r"RPC call to (?P<call>\w+) timed out", "vLLM's workers did not answer its engine ({call}): one of them hangs",
          "take the stacks of all its workers (`py-spy dump`), those that say nothing first"),
+    _row("process-died", ENDS, "horovod-exit", "exit with status code", r"Process (?P<culprits>\d{1,7}) exit with status code (?P<number>[1-9]\d{0,3})",
+         "Horovod's launcher says that {culprits} ended with code {number} (128 and a signal's number, or the code of its script)"),
     _row("process-died", ABOUT, "horovod-down", "Horovod has been shut down", r"Horovod has been shut down", "Horovod ended: a rank raised an error, or finished before the others", "see the error before the first such line"),
 )  # fmt: skip
 _HOROVOD = (
