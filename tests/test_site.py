@@ -121,7 +121,7 @@ def test_each_fix_has_its_drawing_on_its_page_and_a_page_of_its_proof(source: Pa
 def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -> None:
     for fix in catalog.fixes().values():
         page = (source / "fixes" / f"{fix.id}.md").read_text()
-        frames = [hang.get("frames", []) for hang in fix.manifest.get("signature", {}).get("hangs", ())]
+        frames = [hang.get("waits", []) for hang in fix.manifest.get("signature", {}).get("hangs", ())]
         named = {*re.findall(r"::([\w.]+)", json.dumps(frames)), *(target.function for target in fix.targets)}
         assert named <= {*re.findall(r"`([\w.]+)`", page)}
         assert f"unhang apply --fix {fix.id}\n" in page

@@ -118,6 +118,11 @@ class Environment(NamedTuple):
         return None if self.objection else self.python
 
     @property
+    def told(self) -> dict[str, str | None]:
+        """What a document says of it."""
+        return {"python": self.python, "prefix": self.prefix, "found_by": self.found_by}
+
+    @property
     def choice(self) -> str:
         """What chose it, in words."""
         return "the Python that runs unhang" if self.found_by == "own interpreter" else f"found by {self.found_by}"

@@ -27,7 +27,7 @@ def manifest(fix: str) -> dict[str, Any]:
 def frames(fix: str) -> list[str]:
     """Return the functions that a hung job shows in its stacks, by the manifest of a fix."""
     hangs = manifest(fix).get("signature", {}).get("hangs", ())
-    places = {place for hang in hangs for group in hang.get("frames", []) for place in group}
+    places = {place for hang in hangs for group in hang.get("waits", []) for place in group}
     return sorted({place.rpartition("::")[2] for place in places})
 
 

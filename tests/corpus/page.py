@@ -20,10 +20,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from corpus import nvrx, pack
-from corpus.test_corpus import diagnosed, diagnoses
-from support import pages
+from corpus.test_corpus import Found, diagnoses, found
+from support import needed, pages
 from unhang.diagnose import intake
-from unhang.diagnose.report import span
+from unhang.diagnose.evidence import span
 
 START, END = "<!-- corpus: written by tests/corpus/page.py -->", "<!-- corpus: end -->"
 _MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")
@@ -43,31 +43,22 @@ def _tables(folder: Path) -> str:
     rows, ours, counts = [], [], Counter[tuple[str, str]]()
     truths = pack.read()[1]
     for name, truth in sorted(truths.items()):
-        found = diagnoses(name, folder)
+        by_kind = diagnoses(name, folder)
         dumps = _renamed(folder / name / "dumps", folder / "dumps")
-        by = {", ".join(kinds): (*each.suspects.why,) for kinds, each in found.items()}
-        whole = found[max(found, key=len)].answers[0]
-        told = {
-            **{kind: by.get(kind) for kind in pack.KINDS},
-            "all": (*found[max(found, key=len)].suspects.why,),
-            "torchfrtrace": _torch(dumps),
-            "NVRX": _nvrx(dumps),
-        }
-        if not truth.fix:
-            counts.update((tool, _judged(ranks, truth.culprits)) for tool, ranks in told.items() if ranks is not None)
+        ranks = {kind: (*each.diagnosis.who.why,) for kind, each in by_kind.items()}
+        told = {kind: ranks.get(kind) for kind in (*pack.KINDS, "all")}
+        told |= {"torchfrtrace": _torch(dumps), "NVRX": _nvrx(dumps)}
+        best = {kind: _best(each, truth.fix) for kind, each in by_kind.items()}
         if truth.fix:
-            best = {
-                ", ".join(kinds): f"{each.answers[0].answer} {each.answers[0].fix}" for kinds, each in found.items()
-            }
-            ours.append((f"`{name}`", *(best.get(kind, "") for kind in pack.KINDS), whole.answer))
+            ours.append((f"`{name}`", *(best.get(kind, "") for kind in (*pack.KINDS, "all"))))
         else:
-            rows.append((f"`{name}`", truth.what, span(truth.culprits), whole.answer, *map(_cell, told.values())))
+            counts.update((tool, _judged(each, truth.culprits)) for tool, each in told.items() if each is not None)
+            rows.append((f"`{name}`", truth.what, span(truth.culprits), best["all"], *map(_cell, told.values())))
     for name, dumps, culprits in nvrx.hangs(folder / "nvrx"):
-        each = diagnosed(intake.told_by(str(file)) for file in dumps.iterdir())
-        again = _renamed(dumps, folder / "dumps")
-        told = {"all": (*each.suspects.why,), "torchfrtrace": _torch(again), "NVRX": _nvrx(again)}
-        ranks = (_cell(told["all"]), "", "", *map(_cell, told.values()))
-        rows.append((f"NVRX `{name}`", "a fault put into two ranks", span(culprits), each.answers[0].answer, *ranks))
+        each = found((intake.told_by(str(file)) for file in dumps.iterdir()), needed.Lines())
+        again, named = _renamed(dumps, folder / "dumps"), (*each.diagnosis.who.why,)
+        cells = (_cell(named), "", "", *map(_cell, (named, _torch(again), _nvrx(again))))
+        rows.append((f"NVRX `{name}`", "a fault put into two ranks", span(culprits), _best(each), *cells))
     judged = [
         (tool, *(str(counts[tool, word]) for word in ("named", "part", "nobody", "others")))
         for tool in ("dumps", "stacks", "logs", "all", "torchfrtrace", "NVRX")
@@ -77,14 +68,18 @@ def _tables(folder: Path) -> str:
         [
             f"The {total} hangs that are no fix's, by what names their culprits:",
             pages.table(("by", "all of them, and nobody else", "some of them", "nobody", "others too"), judged),
-            "The recorded hangs of the fixes, by the best answer to each kind of evidence, and to all of it:",
+            "The recorded hangs of the fixes, in an environment that needs every fix, by the answer to each kind of "
+            "evidence, and to all of it:",
             pages.table(("job", *pack.KINDS, "all"), ours),
             "Each hang that is no fix's, with the ranks that are named:",
-            pages.table(
-                ("job", "what it is", "culprits", "best answer", *pack.KINDS, "all", "torchfrtrace", "NVRX"), rows
-            ),
+            pages.table(("job", "what it is", "culprits", "answer", *pack.KINDS, "all", "torchfrtrace", "NVRX"), rows),
         ]
     )
+
+
+def _best(each: Found, fix: str = "") -> str:
+    """Return the answer to a fix, or the best one."""
+    return next((f"{one.answer}: {one.fix}" for one in each.answers if fix in ("", one.fix)), "none")
 
 
 def _judged(ranks: Iterable[int], culprits: Iterable[int]) -> str:
@@ -119,8 +114,8 @@ def _torch(folder: Path | None) -> tuple[int, ...] | None:
     with contextlib.redirect_stdout(said), contextlib.suppress(Exception, SystemExit):
         fr_trace.main()
     sys.argv = argv
-    found = _MISSING.search(said.getvalue())
-    return tuple(sorted(map(int, found[1].split(",")))) if found else ()
+    missing = _MISSING.search(said.getvalue())
+    return tuple(sorted(map(int, missing[1].split(",")))) if missing else ()
 
 
 def _nvrx(folder: Path | None) -> tuple[int, ...] | None:
@@ -131,10 +126,10 @@ def _nvrx(folder: Path | None) -> tuple[int, ...] | None:
     analyzer = importlib.import_module(module).CollectiveAnalyzer
 
     options = {"fr_path": str(folder), "pattern": "_dump_*", "llm_analyze": False}
-    said, found = io.StringIO(), list[str]()
+    said, hanging = io.StringIO(), list[str]()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), contextlib.suppress(Exception):
-        found = re.findall(r"\d+", analyzer(options).run_sync(options)[0]["hanging_ranks"])
-    return tuple(sorted(map(int, found)))
+        hanging = re.findall(r"\d+", analyzer(options).run_sync(options)[0]["hanging_ranks"])
+    return tuple(sorted(map(int, hanging)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support import pages
-from unhang.diagnose import diagnosis, intake, report, signature
+from unhang.diagnose import diagnosis, intake, report, signature, sources
 from unhang.diagnose.report import Report
 from unhang.records import Request
 
@@ -47,7 +47,9 @@ def answer(files: Path) -> dict[str, Any]:
     """Return the JSON of a diagnosis of a report, in this process, with its text and warnings as `text`."""
     paths = [str(path) for path in sorted(files.rglob("*")) if path.is_file() and path.name not in _OURS]
     job = intake.merged([intake.told_by(path) for path in paths])
-    found = Report(diagnosis.diagnose(job, signature.signatures()), None, {}, Request())
+    seen = diagnosis.diagnose(job)
+    answers = diagnosis.answers(seen, signature.signatures(), sources.Sources(()), {})
+    found = Report(seen, answers, None, {}, Request())
     text = "\n".join((report.text(found, colour=False), *report.warnings(job)))
     document: dict[str, Any] = json.loads(report.document(found))
     return {**document, "text": text.replace(f"{files}/", "")}

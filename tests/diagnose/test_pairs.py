@@ -8,7 +8,7 @@ from cProfile import Profile
 import pytest
 
 from support.hung_jobs import issued, job, rank
-from unhang.diagnose import facts, likes, pairs, suspects
+from unhang.diagnose import facts, likes, pairs, who
 from unhang.diagnose.evidence import Group, Job, Move, Operation, Rank
 
 RING = Group("8", "CONTEXT_PARALLEL_GROUP", (0, 1, 2, 3))
@@ -79,20 +79,20 @@ def test_a_collective_waits_for_nobody_who_is_past_it() -> None:
 
 
 def test_the_end_with_another_size_than_most_is_named() -> None:
-    found = suspects.of(facts.of(job([ring(0, 1, 2), ring(1, 1, 2, sizes=9), ring(2, 1, 2), ring(3, 1, 2)])))
+    found = who.of(facts.of(job([ring(0, 1, 2), ring(1, 1, 2, sizes=9), ring(2, 1, 2), ring(3, 1, 2)])))
     assert (found.rule, [*found.why]) == ("disagrees", [1])
     assert found.why[1] == "in CONTEXT_PARALLEL_GROUP, rank 0 sends 4 Float, and rank 1 receives 9 Float"
 
 
 def test_two_ends_that_differ_are_both_named_where_nothing_tells_them_apart() -> None:
-    found = suspects.of(facts.of(job([rank(end("send", 1, 4)), rank(end("recv", 0, 5)), rank(), rank()])))
+    found = who.of(facts.of(job([rank(end("send", 1, 4)), rank(end("recv", 0, 5)), rank(), rank()])))
     assert (found.rule, [*found.why]) == ("disagrees", [0, 1])
 
 
 def test_of_ranks_that_have_come_the_one_is_stuck_that_has_not_begun() -> None:
     others = [rank(issued(RING, 9, "all_reduce", 2))] * 2
     two = [rank(end("send", 1, begun=True)), rank(end("recv", 0))]
-    found = suspects.of(facts.of(job([*two, *others])))
+    found = who.of(facts.of(job([*two, *others])))
     assert (found.rule, [*found.why]) == ("together", [1])
 
 
@@ -109,14 +109,14 @@ def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
     whole = job([others[0], others[1], left_out, others[2]])
     own = pairs.heads(whole, pairs.ends(whole))
     assert likes.unlike(whole, own, dict.fromkeys(range(4), RING.description)) == {2: 3}
-    assert [*suspects.of(facts.of(whole)).why] == [2]
+    assert [*who.of(facts.of(whole)).why] == [2]
 
 
 def test_whom_all_wait_for_is_named_alone_though_no_dump_tells_what_was_done() -> None:
     """As of dumps of active operations alone: one has left out an exchange, and is in a collective."""
     here = rank(issued(Group("0", "default_pg", (0, 1, 2, 3)), 3, "all_reduce", 2))
     whole = job([here, rank(end("send", 2)), here, rank(end("recv", 2))])
-    assert [*suspects.of(facts.of(whole)).why] == [2]
+    assert [*who.of(facts.of(whole)).why] == [2]
 
 
 def pipelines(many: int) -> Job:
@@ -149,6 +149,6 @@ def test_what_it_costs_does_not_grow_faster_than_what_there_is_to_read(
     calls = []
     for many in (ranks, 4 * ranks):
         whole, profile = made(many), Profile()
-        profile.runcall(lambda whole: suspects.of(facts.of(whole)), whole)
+        profile.runcall(lambda whole: who.of(facts.of(whole)), whole)
         calls.append(sum(one.callcount for one in profile.getstats()))
     assert calls[1] < most * calls[0]

@@ -45,8 +45,8 @@ class Page(HTMLParser):
 
 def drawn(folder: Path) -> str:
     job = intake.read([str(folder)], progress.silent)
-    found = diagnosis.diagnose(job, ())
-    return picture.page(Report(found, None, {}, Request()), timeline.of(job))
+    found = diagnosis.diagnose(job)
+    return picture.page(Report(found, (), None, {}, Request()), timeline.of(job))
 
 
 @pytest.mark.parametrize("ranks", [8, 100])

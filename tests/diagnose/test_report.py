@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 
 import pytest
 
 from support.hung_jobs import C10D as CALL
-from support.hung_jobs import IDLE, rank
 from support.hung_jobs import job as hung_job
+from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import capture, facts, report
-from unhang.diagnose.answer import ANSWERS, Answer, Place
-from unhang.diagnose.diagnosis import Diagnosis
-from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread
+from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.report import Report
 from unhang.diagnose.standing import Standing
-from unhang.diagnose.suspects import Suspects
+from unhang.diagnose.where import Place
+from unhang.diagnose.who import Who
 from unhang.records import Environment, Request
 from unhang.tell import terminal
 
@@ -30,7 +29,8 @@ KNOWN = Answer(
     "known", MTP, "One rank waits alone.",
     (Place((0,), "waiting in all_reduce 3", ("rank_0: entry 7",)), Place((1, 2, 4), "elsewhere", ())),
 )  # fmt: skip
-NO_SUSPECTS = Suspects("", {})
+NO_SUSPECTS = Who("", {})
+ENDED = "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
 NOBODY = "no rank is suspect: the files show none that holds up the others"
 NEEDED = Standing("verl", "0.7.1", "/site", "needed", "", "run: unhang apply --target /site --fix mtp-cp-deadlock")
 
@@ -39,11 +39,16 @@ def made(
     *answers: Answer,
     job: Job = JOB,
     environment: Environment | None = HERE,
-    suspects: Suspects = NO_SUSPECTS,
+    suspects: Who = NO_SUSPECTS,
     **standings: Standing,
 ) -> Report:
-    found = Diagnosis(facts.of(job), suspects, answers)
-    return Report(found, environment, {MTP: tuple(standings.values())}, SITE)
+    found = Diagnosis(facts.of(job), suspects, ())
+    return Report(found, answers, environment, {MTP: tuple(standings.values())}, SITE)
+
+
+def said(what: Report) -> str:
+    """Return the text, without what to do next where no fix is known."""
+    return report.text(what, colour=False).partition("\n\nnext:")[0].partition("\n\nif the job still")[0]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def made(
     ],
 )
 def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
-    assert report.span(ranks) == text
+    assert span(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
 )
 def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], size: int | None, line: str) -> None:
     job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
-    assert report.text(made(job=job, environment=None), colour=False) == f"{NOBODY}\n\n{line}"
+    assert said(made(job=job, environment=None)) == f"{NOBODY}\n\n{line}"
 
 
 def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
@@ -95,7 +100,7 @@ def test_a_command_for_the_next_run_stays_on_one_line() -> None:
 
 def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
     job = JOB._replace(size=8, spoken=frozenset({3, 5}))
-    assert report.text(made(job=job, environment=None), colour=False).endswith(
+    assert said(made(job=job, environment=None)).endswith(
         "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines that tell of no error and no collective"
     )
 
@@ -108,9 +113,8 @@ def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -
     assert found[:2] == [NOBODY, "rank 1: it logged an error, and went on to wait: ValueError: retried (log:9)"]
 
 
-def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_command() -> None:
-    possible = Answer("possible", MTP, "It may be.", (), ("the size",))
-    lines = report.text(made(KNOWN, possible, here=NEEDED), colour=False).splitlines()
+def test_a_known_one_is_followed_by_who_waits_there_the_command_and_no_further_advice() -> None:
+    lines = report.text(made(KNOWN, here=NEEDED), colour=False).splitlines()
     assert lines[3:] == [
         "environment: /site (found by --target)",
         "",
@@ -120,75 +124,86 @@ def test_each_answer_is_followed_by_who_does_what_the_lines_that_say_so_and_the_
         "    rank 0: waiting in all_reduce 3",
         "      rank_0: entry 7",
         "    ranks 1-2, 4: elsewhere",
+        "    nothing came from ranks 3, 5-7: this is so if these do not wait there too",
         "  more about it: unhang explain mtp-cp-deadlock",
         "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
         "  then start the job again",
-        "",
-        "possible: mtp-cp-deadlock (cure)",
-        "  verl: multi-token-prediction loss hangs with context parallelism",
-        "  It may be.",
-        "    not shown: the size",
-        "  more about it: unhang explain mtp-cp-deadlock",
-        "  needed on verl 0.7.1 in /site; run: unhang apply --target /site --fix mtp-cp-deadlock",
     ]
 
 
+def test_what_explains_the_hang_first_stands_above_the_same_command() -> None:
+    also = KNOWN._replace(answer="also", before=("rank 5 failed by itself: no",))
+    lines = report.text(made(also, here=NEEDED), colour=False).splitlines()
+    at = lines.index("also: mtp-cp-deadlock (cure)")
+    assert lines[at + 3 : at + 5] == [
+        "  The code here has this defect too, but something else explains the hang first:",
+        "    rank 5 failed by itself: no",
+    ]
+    assert lines[-1].endswith("run: unhang apply --target /site --fix mtp-cp-deadlock")
+
+
+@pytest.mark.parametrize(("environment", "begins"), [(HERE, "there is no verl here: in the"), (None, "in the")])
+def test_a_possible_one_says_what_decides(environment: Environment | None, begins: str) -> None:
+    possible = Answer("possible", MTP, "It may be.", (), (), "is it?")
+    what = made(possible, environment=environment)
+    assert (
+        f"  {begins} job's environment, run: unhang check --fix {MTP}\n  what decides: is it? It takes multi-"
+        in said(what)
+    )
+    assert json.loads(report.document(what))["answers"][0]["command"] is None
+
+
+def test_a_copy_without_the_defect_is_one_line() -> None:
+    fixed = NEEDED._replace(verdict="fixed-upstream", hint="it is another copy")
+    text = said(made(Answer("not-here", MTP, "So."), here=fixed))
+    assert text.splitlines()[-1] == (
+        "not mtp-cp-deadlock, whose function is on the ranks' way: fixed-upstream on verl 0.7.1 in /site; it is "
+        "another copy"
+    )
+
+
+def test_where_all_ranks_are_is_shown_the_largest_places_first_and_not_all_of_many() -> None:
+    places = tuple(Place((number,), f"in f{number}", (f"stack: f{number} (a.py:1)",)) for number in range(12))
+    what = made()
+    lines = said(what._replace(diagnosis=what.diagnosis._replace(places=places))).splitlines()
+    at = lines.index("where the ranks are:")
+    assert lines[at + 1 : at + 3] == ["  rank 0: in f0", "    stack: f0 (a.py:1)"]
+    assert lines[-1] == "  and 4 more places, which --output-format json names"
+
+
 @pytest.mark.parametrize(
-    ("environment", "said"),
-    [(HERE, "there is no verl here: in the environment"), (None, "  in the environment")],
-)
-def test_without_an_installation_the_command_is_for_the_job_s_environment(
-    environment: Environment | None, said: str
-) -> None:
-    what = made(KNOWN, environment=environment)
-    assert f"{said} of the job, on every node, run: unhang apply --fix {MTP}\n" in report.text(what, colour=False)
-    assert json.loads(report.document(what))["answers"][0]["command"] == f"unhang apply --fix {MTP}"
-
-
-@pytest.mark.parametrize("answer", ANSWERS[2:])
-def test_an_answer_without_a_fix_says_what_to_do_next(answer: str) -> None:
-    text = report.text(made(Answer(answer, "", "So it is.", (), ("dumps",))), colour=False)
-    *_, rest = text.split("\n\n")
-    assert rest.splitlines() == [answer, "  So it is.", "    missing: dumps", f"  {report.NEXT[answer]}"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "ranks", "running", "said"),
+    ("ranks", "said"),
     [
-        ("slow", [rank(at=IDLE), rank(at=(CALL,))], (), "next: see the log and the stack of the driver"),
-        ("not-enough", [rank(at=(CALL,)), None], (0,), "next: take the stacks of rank 1 too, with `--live`"),
-        ("not-enough", [rank(at=(CALL,)), None], (), report.NEXT["not-enough"]),
-        ("slow", [rank(at=(CALL,))._replace(process="gone")] * 2, (), report.NEXT["ended"]),
+        ([rank(at=(CALL,)), None], "next: take the stacks of rank 1 too: nothing came from there"),
+        ([rank(at=(CALL,))] * 2, report.MORE),
+        ([rank(at=(CALL,))._replace(process="gone")] * 2, ENDED),
     ],
 )
-def test_what_to_do_next_is_of_what_lacks(
-    answer: str, ranks: list[Rank | None], running: Collection[int], said: str
-) -> None:
-    what = made(Answer(answer, "", "So it is."), job=hung_job(ranks)._replace(running=frozenset(running)))
+def test_what_to_do_next_is_of_what_lacks(ranks: list[Rank | None], said: str) -> None:
+    what = made(job=hung_job(ranks))
     text = report.text(what, colour=False)
-    assert text.splitlines()[-1].strip().startswith(said)
-    assert text.startswith("no rank is suspect: all processes that were seen have ended") is (
-        said == report.NEXT["ended"]
-    )
+    assert text.splitlines()[-1] == said
+    assert text.startswith("no rank is suspect: all processes that were seen have ended") is (said == ENDED)
 
 
 def test_the_text_fits_the_width_and_only_its_answers_are_coloured() -> None:
     long = KNOWN._replace(summary="word " * 40)
-    what = made(long, Answer("slow", "", "x " * 90), here=NEEDED)
+    what = made(long, long._replace(answer="also"), here=NEEDED)
     plain = report.text(what, colour=False, width=80)
     assert 60 < max(map(len, plain.splitlines())) <= 80
     assert plain.split() == report.text(what, colour=False).split()
     coloured = report.text(what, colour=True, width=80)
     assert [line.partition("\x1b[")[2][2:] for line in coloured.splitlines() if "\x1b" in line] == [
         "mknown\x1b[0m: mtp-cp-deadlock (cure)",
-        "mslow\x1b[0m",
+        "malso\x1b[0m: mtp-cp-deadlock (cure)",
     ]
 
 
 def test_the_json_document_has_the_documented_form() -> None:
-    desync = Answer("desync", "", "Ranks disagree.")
-    assert json.loads(report.document(made(KNOWN, desync, here=NEEDED))) == {
-        "schema": 1,
+    what = made(KNOWN, here=NEEDED)
+    what = what._replace(diagnosis=what.diagnosis._replace(places=(Place((0, 2), "in f", ("stack: f (a.py:1)",)),)))
+    assert json.loads(report.document(what)) == {
+        "schema": 2,
         "unhang": __version__,
         "suspects": [],
         "why": {},
@@ -206,6 +221,7 @@ def test_the_json_document_has_the_documented_form() -> None:
             "unranked": ["stack.txt"],
             "errors": [],
         },
+        "where": [{"ranks": [0, 2], "processes": [], "doing": "in f", "evidence": ["stack: f (a.py:1)"]}],
         "answers": [
             {
                 "answer": "known",
@@ -215,27 +231,20 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "changes_numbers": False,
                 "summary": "One rank waits alone.",
                 "places": [
-                    {"ranks": [0], "doing": "waiting in all_reduce 3", "evidence": ["rank_0: entry 7"]},
-                    {"ranks": [1, 2, 4], "doing": "elsewhere", "evidence": []},
+                    {
+                        "ranks": [0],
+                        "processes": [],
+                        "doing": "waiting in all_reduce 3",
+                        "evidence": ["rank_0: entry 7"],
+                    },
+                    {"ranks": [1, 2, 4], "processes": [], "doing": "elsewhere", "evidence": []},
                 ],
-                "missing": [],
+                "before": [],
+                "question": None,
                 "command": "unhang apply --target /site --fix mtp-cp-deadlock",
                 "standings": [NEEDED._asdict()],
             },
-            {
-                "answer": "desync",
-                "fix": None,
-                "grade": None,
-                "kinds": None,
-                "changes_numbers": None,
-                "summary": "Ranks disagree.",
-                "places": [],
-                "missing": [],
-                "command": None,
-                "standings": [],
-            },
         ],
-        "not-excluded": [],
     }
     assert json.loads(report.document(made()._replace(environment=None)))["environment"] is None
 
@@ -243,7 +252,7 @@ def test_the_json_document_has_the_documented_form() -> None:
 def test_the_suspects_come_first_in_every_form() -> None:
     why = {1: "it failed by itself: no", **dict.fromkeys((2, 4), "its device is stuck")}
     traceback = ("log:9", "  /a/train.py:12 in step")
-    what = made(KNOWN, suspects=Suspects("failed", why, traceback), here=NEEDED)
+    what = made(KNOWN, suspects=Who("failed", why, traceback), here=NEEDED)
     assert report.text(what, colour=False).startswith(
         "rank 1: it failed by itself: no\neach of ranks 2, 4: its device is stuck\n"
         "  log:9\n    /a/train.py:12 in step\n\nread "
@@ -257,15 +266,15 @@ def test_the_suspects_come_first_in_every_form() -> None:
 
 
 def test_many_suspects_of_many_kinds_fill_no_screen() -> None:
-    lines = report.text(made(suspects=Suspects("device", {n: f"behind by {n}" for n in range(1024)})), colour=False)
+    lines = report.text(made(suspects=Who("device", {n: f"behind by {n}" for n in range(1024)})), colour=False)
     assert lines.splitlines()[7:9] == ["rank 7: behind by 7", "and 1016 more ranks, which --output-format json names"]
 
 
 def test_the_table_fits_a_screen_with_the_suspects_first() -> None:
     group = Group("5", "TENSOR_MODEL_PARALLEL_GROUP")
     ranks = {n: Rank(n, counts={"5": Count(9, -1, 5 if n == 700 else 7)}) for n in range(1024)}
-    what = made(job=Job(ranks, {"5": group}, 1024, 1024), suspects=Suspects("device", {700: "behind"}))
-    _, _, table = report.text(what, colour=False).split("\n\n")
+    what = made(job=Job(ranks, {"5": group}, 1024, 1024), suspects=Who("device", {700: "behind"}))
+    _, _, table = said(what).split("\n\n")
     assert [line.split() for line in table.splitlines()[1:]] == [
         ["ranks", "TENSOR_MODEL_PARALLEL_GROUP"],
         ["*", "700", "5/9"],
@@ -274,14 +283,15 @@ def test_the_table_fits_a_screen_with_the_suspects_first() -> None:
 
 
 def test_github_gets_an_annotation_for_each_answer_and_each_file_that_was_not_read() -> None:
-    answers = [KNOWN, *(Answer(name, "", "100 %\nof it") for name in ANSWERS[2:])]
+    answers = [KNOWN, *(Answer(name, MTP, "100 %\nof it") for name in ANSWERS[1:])]
     lines = report.github(made(*answers, here=NEEDED)).splitlines()
     heads = [line.partition("::")[2].partition("::") for line in lines]
     assert [head for head, _, _ in heads] == [
         "error title=unhang known%3A mtp-cp-deadlock (cure)",
-        "warning title=unhang desync",
-        "notice title=unhang slow",
-        "notice title=unhang not-enough",
+        "warning title=unhang also%3A mtp-cp-deadlock (cure)",
+        "warning title=unhang possible%3A mtp-cp-deadlock (cure)",
+        "notice title=unhang not mtp-cp-deadlock%2C whose function is on the ranks' way%3A needed on verl 0.7.1 in "
+        "/site; run%3A unhang apply --target /site --fix mtp-cp-deadlock",
         *["warning title=unhang"] * 3,
     ]
     assert "%0A    rank 0: waiting in all_reduce 3%0A      rank_0: entry 7%0A" in heads[0][2]
@@ -316,9 +326,9 @@ def test_of_many_files_with_one_fault_some_are_named() -> None:
 
 def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> None:
     evil = "\x1b[2J\r::error::\n\u202e"
-    answer = Answer("desync", "", evil, (Place((0,), evil, (evil,)),), (evil,))
+    answer = Answer("possible", MTP, evil, (Place((0,), evil, (evil,)),), (evil,))
     for colour in False, True:
-        text = report.text(made(answer), colour=colour).replace("\x1b[31mdesync\x1b[0m", "")
+        text = report.text(made(answer), colour=colour).replace("\x1b[33mpossible\x1b[0m", "")
         assert all(character.isprintable() or character == "\n" for character in text)
         assert text.count("\\x1b[2J\\r::error::\\n\\u202e") == 4
     assert len(report.github(made(answer)).splitlines()) == 1 + len(report.warnings(JOB))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from unhang.diagnose import logs, stacks, whereabouts
+from unhang.diagnose import logs, stacks, where
 from unhang.diagnose.evidence import Frame, Rank
 
 PY_SPY = """\
@@ -104,13 +104,14 @@ def test_json_of_py_spy() -> None:
     )
     assert stacks.recognizes(documents.encode())
     one, two = stacks.read(io.BytesIO(documents.encode()), "a.json")
-    assert one == Rank(stacks.NOBODY, stacks=one.stacks)
+    assert one == Rank(stacks.NOBODY, stacks=one.stacks, pid="7")
     assert one.stacks[0] == (
         "MainThread",
         (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),),
         True,
         "a.json: thread 7",
         None,
+        False,
     )
     assert [stack.idle for stack in (*one.stacks, *two.stacks)] == [True, True, False]
 
@@ -185,15 +186,15 @@ Thread 0x00007f1e8a7dfb80{name} (most recent call first):
 def test_the_last_thread_of_faulthandler_is_the_main_one_however_deep_the_stacks(name: str) -> None:
     (rank,) = of_text(DEEP.format(name=name) * 2)
     assert [stack.frames[0].function for stack in rank.stacks if stack.thread == "MainThread"] == ["forward"]
-    assert whereabouts.path_to(rank)[0][0] == "forward"
+    assert where.path_to(rank)[0][0] == "forward"
     newer = DEEP.format(name=name).replace("7f1e88de46c0", "7f1e88de9999").replace("walk", "upload")
     (rank,) = of_text(DEEP.format(name=name) + newer)
-    assert whereabouts.path_to(rank)[0][0] == "forward"
+    assert where.path_to(rank)[0][0] == "forward"
 
 
 def test_the_current_thread_of_faulthandler_counts_before_the_last_one() -> None:
     (rank,) = of_text(DEEP.format(name="").replace("Thread 0x00007f1e88", "Current thread 0x00007f1e88"))
-    assert whereabouts.path_to(rank)[0][0] == "walk"
+    assert where.path_to(rank)[0][0] == "walk"
 
 
 def test_a_traceback_that_ends_in_a_wait_is_a_stack_and_any_is_with_its_error() -> None:
@@ -221,7 +222,7 @@ def test_a_second_stack_of_a_process_says_whether_it_has_moved(before: str, move
     text = (dump.format(before) if before else "") + dump.format("load (data.py:9)")
     (rank,) = logs.read(io.BytesIO(text.encode()), "rank_1.txt")
     assert [one.moved for one in rank.stacks] == [moved]
-    assert whereabouts.in_stack(rank, ()).doing == doing
+    assert where.in_stack(rank).doing == doing
     busy = next(iter(logs.read(io.BytesIO(text.replace("idle", "active").encode()), "rank_1.txt")))
-    assert ("on a CPU" in whereabouts.in_stack(busy, ()).doing) == (moved is False)
-    assert (whereabouts.is_busy(rank), whereabouts.is_busy(busy)) == (bool(moved), True)
+    assert ("on a CPU" in where.in_stack(busy).doing) == (moved is False)
+    assert (where.is_busy(rank), where.is_busy(busy)) == (bool(moved), True)

@@ -246,15 +246,12 @@ def _failed(rows: int) -> Rank:
 HANGS = [
     HungJob("without rows", _combined(rank(_GATHERED, issued(_EXPERT_TP, 18, "reduce_scatter", 0, 32, done=True)))),
     HungJob("failed, and its dump waits without rows", _combined(_failed(0))),
-    HungJob("failed for want of rows, and issued some", _combined(_failed(16)), "possible", None),
+    HungJob("failed for want of rows, and issued some", _combined(_failed(16))),
     HungJob("refused", _combined(rank(_GATHERED, lines=_REFUSED))),
-    HungJob("a line alone", job([None, rank(lines=_REFUSED, recorded=False)]), bare=""),
-    HungJob("a hook of the user's fails", _combined(rank(_GATHERED, lines=_HOOKED)), "possible", None),
-    HungJob("no memory for the tokens", _combined(rank(_GATHERED, lines=_NO_MEMORY)), "possible", None),
+    HungJob("a line alone", job([None, rank(lines=_REFUSED, recorded=False)])),
+    HungJob("a hook of the user's fails", _combined(rank(_GATHERED, lines=_HOOKED)), "also"),
+    HungJob("no memory for the tokens", _combined(rank(_GATHERED, lines=_NO_MEMORY)), "also"),
     HungJob(
-        "another refusal",
-        job([rank(lines=failing("ValueError: Permute not possible", *_AT), recorded=False)]),
-        "",
-        None,
+        "another refusal", job([rank(lines=failing("ValueError: Permute not possible", *_AT), recorded=False)]), ""
     ),
 ]

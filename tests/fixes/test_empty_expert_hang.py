@@ -105,11 +105,11 @@ _IN_LOSS, _IN_NEXT, _IN_SAVE = (
 )
 HANGS = [
     HungJob("no token, and on to what its peers issued", job([*[_WAITS_BEFORE] * 3, _LEFT])),
-    HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE]), "possible"),
+    HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE])),
     HungJob("no token on three ranks", job([_WAITS, *[_tokens(0, 64)] * 3])),
-    HungJob("no token, and still in its forward", job([*[_WAITS_BEFORE] * 3, _IN_LOSS]), "", None),
+    HungJob("no token, and still in its forward", job([*[_WAITS_BEFORE] * 3, _IN_LOSS])),
     HungJob("no token, and in the next forward", job([*[_WAITS_BEFORE] * 3, _IN_NEXT])),
-    HungJob("no token, and in a user's save", job([*[_WAITS_BEFORE] * 3, _IN_SAVE]), "possible"),
-    HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), "", None),
-    HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "", None),
+    HungJob("no token, and in a user's save", job([*[_WAITS_BEFORE] * 3, _IN_SAVE])),
+    HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), ""),
+    HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "also"),
 ]

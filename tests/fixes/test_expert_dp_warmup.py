@@ -18,7 +18,6 @@ from unhang.codemods import expert_dp_warmup
 from unhang.codemods.base import AnchorError
 from unhang.compat.endstates import expert_dp_warmup as endstate
 from unhang.compat.endstates.endstate import Source
-from unhang.diagnose.evidence import Count
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
@@ -164,15 +163,18 @@ def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouc
 _EXPERT_DP = hung_jobs.group("13", "EXPERT_DATA_PARALLEL_GROUP")
 _SYNC = ("megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync",)
 _WAITS = hung_jobs.rank(hung_jobs.issued(_EXPERT_DP, 1, "reduce_scatter", 4096, at=_SYNC))
-_ALL = _EXPERT_DP._replace(members=(0, 1, 2, 3))
-_STARTS = hung_jobs.rank(hung_jobs.issued(hung_jobs.WORLD, 1, "barrier", done=True), at=(hung_jobs.C10D, *_SYNC))
-_MAKES = hung_jobs.job([_STARTS] * 4)
-_GROUPS, _LATE = {**_MAKES.groups, _ALL.name: _ALL}, hung_jobs.rank(at=("job/data.py::read",))
-_IN_USE = _STARTS._replace(counts={_ALL.name: Count(3, completed=3)})
+_FAILS = hung_jobs.rank(
+    lines=hung_jobs.failing(
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, unhandled cuda error (run with "
+        "NCCL_DEBUG=INFO for details)",
+        hung_jobs.C10D,
+        *_SYNC,
+    ),
+    recorded=False,
+)
+_OTHER = hung_jobs.rank(lines=hung_jobs.failing("RuntimeError: unhandled cuda error", "job/train.py::step"))
 HANGS = [
-    HungJob("first gradients", hung_jobs.job([_WAITS, _WAITS, _WAITS, hung_jobs.rank()]), "possible"),
-    HungJob("no dump has the call", _MAKES._replace(groups=_GROUPS), "possible", None),
-    HungJob("it was used before", hung_jobs.job([_IN_USE] * 4)._replace(groups=_GROUPS), "", None),
-    HungJob("one is elsewhere", hung_jobs.job([*[_STARTS] * 3, _LATE])._replace(groups=_GROUPS), "", None),
-    HungJob("no such group", _MAKES, "", None),
+    HungJob("no memory for a communicator", hung_jobs.job([_FAILS, _FAILS, _FAILS, _WAITS])),
+    HungJob("first gradients", hung_jobs.job([_WAITS, _WAITS, _WAITS, hung_jobs.rank()]), ""),
+    HungJob("an error elsewhere", hung_jobs.job([_OTHER, _WAITS, _WAITS, _WAITS]), ""),
 ]

@@ -172,9 +172,14 @@ FUZZ = Fuzz(CASES, 3, r"num_layers|moe_layer_freq|hybrid|layers", examples=40, e
 
 _PIPELINE = hung_jobs.group("7", "PIPELINE_MODEL_PARALLEL_GROUP")
 _LOG = "megatron/training/training.py::training_log"
-_OLD = ("megatron/core/transformer/moe/moe_utils.py::reduce_aux_losses_tracker_across_ranks", _LOG)
-_NEW = ("megatron/core/transformer/moe/moe_logging.py::MoEMetricsTracker._sync_metrics", _LOG)
+_OLD = [
+    f"megatron/core/transformer/moe/moe_utils.py::{name}"
+    for name in ("reduce_aux_losses_tracker_across_ranks", "track_moe_metrics")
+]
+_NEW = [
+    f"megatron/core/transformer/moe/moe_logging.py::MoEMetricsTracker.{name}" for name in ("_sync_metrics", "report")
+]
 HANGS = [
-    HungJob("before 0.18", sizes(_PIPELINE, "all_reduce", _OLD, 13, 56, 56, 56)),
-    HungJob("since 0.18", sizes(_PIPELINE, "all_reduce", _NEW, 4, 9, 9, 9)),
+    HungJob("before 0.18", sizes(_PIPELINE, "all_reduce", [*_OLD, _LOG], 13, 56, 56, 56)),
+    HungJob("since 0.18", sizes(_PIPELINE, "all_reduce", [*_NEW, _LOG], 4, 9, 9, 9)),
 ]

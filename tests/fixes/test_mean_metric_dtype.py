@@ -136,7 +136,7 @@ _INFERS = rank(
 )
 HANGS = [
     HungJob("two types", _typed(_COMPUTE, "Double", "Float", "Double", "Float")),
-    HungJob("one type", _typed("job/train.py::step", "Float", "Float"), "", None),
-    HungJob("at the end of an inference", job([_INFERS, rank(at=IDLE, recorded=False)]), "", ""),
-    HungJob("a user's module of the same name", _OF_A_USER, "", None),
+    HungJob("one type", _typed("job/train.py::step", "Float", "Float"), ""),
+    HungJob("at the end of an inference", job([_INFERS, rank(at=IDLE, recorded=False)]), "also"),
+    HungJob("a user's module of the same name", _OF_A_USER, ""),
 ]

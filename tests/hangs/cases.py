@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from hangs import foreign, inputs
+from hangs import foreign
 from proofs import suite
 from unhang.prove.cases import HUNG, Case, Topology
 
@@ -45,41 +45,12 @@ TREES: dict[str, Sequence[Case]] = {
 }
 """On a source tree, which needs a clone."""
 _TREE = "core_v0.16.1"
-LIKE = {"hybrid-aux-tracker-hang": "moe-aux-tracker-hang"}
-"""The fix whose hang waits in the same function and differs by sizes alone, which layers of MTP make alike."""
+LIKE = {"hybrid-aux-tracker-hang": "moe-aux-tracker-hang", "moe-aux-tracker-hang": "hybrid-aux-tracker-hang"}
+"""The fix whose hang waits in the same function and differs by sizes alone."""
 FEW = 4
 """The ranks of the jobs that are run patched as well."""
 _CORE = {"infer-metric-rank0": "acc-4", "moe-aux-tracker-hang": "4", "mtp-cp-deadlock": "4"}
 _CORE_FOREIGN = ("healthy", "out-of-memory", "skipped-group", "slow-rank", "wrong-sizes-in-pipeline")
-_OPEN = {
-    *(("allgather-empty-expert", f"refuses-{size}") for size in _DP),
-    *(("fsdp-dynamic-bsz", f"{method}-{size}") for method in ("log-prob", "values") for size in _DP),
-    ("fsdp-dynamic-bsz", "hybrid-4"),
-    *(("infer-metric-rank0", f"{metric}-{size}") for metric in ("acc", "rouge") for size in _DP),
-    *(("mtp-cp-deadlock", f"{size}") for size in _CP),
-}
-"""Jobs whose other ranks wait in no collective: why, their dumps do not say, but logs or stacks do."""
-
-
-class Late(NamedTuple):
-    """A job that is patched, and hangs because a rank never comes out of a function: no hang of the fix's."""
-
-    fix: str
-    case: str
-    rank: int
-    function: str
-
-
-LATE = (
-    Late("allgather-empty-expert", "refuses-4", 3, "combine_preprocess"),
-    Late("empty-expert-hang", "4", 1, "combine_preprocess"),
-    Late("fsdp-dynamic-bsz", "policy-update-4", 2, "_optimizer_step"),
-    Late("fsdp2-buffer-order", "4", 1, "fsdp2_load_full_state_dict"),
-    Late("hybrid-aux-tracker-hang", "4", 0, "training_log"),
-    Late("mean-metric-dtype", "4", 2, "compute"),
-    Late("moe-aux-tracker-hang", "4", 3, "track_moe_metrics"),
-    Late("mtp-cp-deadlock", "4", 3, "get_megatron_mtp_loss"),
-)
 
 
 def proof(fix: str) -> suite.Proof:
@@ -93,20 +64,6 @@ def chosen() -> dict[str, Sequence[Case]]:
     if suite.everything():
         return {**HANGS, **{fix: TREES[fix] for fix in TREES if suite.CLONES[proof(fix).upstream]}}
     return {fix: [case for case in HANGS[fix] if case.name == name] for fix, name in _CORE.items()}
-
-
-def right(fix: str, case: str, name: str) -> set[str]:
-    """Return the best answers to an input that are right, each as text: what it is, and the fix.
-
-    A part of the dumps may leave open whether it is the fix. Stacks or logs alone may leave open what it is.
-    """
-    kind, is_open = inputs.INPUTS[name][0], (fix, case) in _OPEN and name != inputs.ALL
-    answers = {f"known {fix}"}
-    if kind != inputs.WHOLE or is_open:
-        answers.add(f"possible {fix}")
-    if kind == inputs.OTHER or (kind == inputs.PART and is_open):
-        answers.update(foreign.ANSWERS)
-    return answers
 
 
 def chosen_foreign() -> list[str]:

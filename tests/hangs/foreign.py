@@ -14,17 +14,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-DESYNC, SLOW, NOT_ENOUGH = "desync", "slow", "not-enough"
-ANSWERS = (DESYNC, SLOW, NOT_ENOUGH)
-_AWAY = (DESYNC, SLOW)  # a rank is not where its peers wait: whether it is late or gone, a record cannot tell
-
 
 class Job(NamedTuple):
     """A job that is no fix's."""
 
     body: Callable[[int], object]
-    answers: tuple[str, ...]
-    """The best answer to all that there is of it: one of these."""
     culprits: tuple[int, ...] = ()
     """The ranks to suspect."""
     world: int = 4
@@ -323,36 +317,36 @@ def same_as_mean_metric(rank: int) -> None:
 
 
 FOREIGN = {
-    "all-compile": Job(all_compile, (SLOW, NOT_ENOUGH)),
-    "all-wait": Job(all_wait, (SLOW, NOT_ENOUGH)),
-    "checkpoint": Job(checkpoint, _AWAY, (0,)),
-    "cold-compile": Job(cold_compile, _AWAY, (0,)),
-    "crashed-rank": Job(crashed_rank, _AWAY, (1,)),
-    "early-exit": Job(early_exit, _AWAY, (3,)),
-    "first-use-skipped": Job(first_use_skipped, _AWAY, (1,)),
-    "host-wait": Job(host_wait, _AWAY, (1,)),
-    "killed-rank": Job(killed_rank, (*_AWAY, NOT_ENOUGH), (2,)),
-    "lock-held": Job(lock_held, _AWAY, (2,)),
-    "missing-send": Job(missing_send, _AWAY, (0,)),
-    "out-of-memory": Job(out_of_memory, _AWAY, (3,)),
-    "skipped-broadcast": Job(skipped_broadcast, (DESYNC,), (2, 3)),
-    "skipped-group": Job(skipped_group, (DESYNC,), (3,)),
-    "skipped-rank": Job(skipped_rank, (DESYNC,), (2,)),
-    "slow-rank": Job(slow_rank, _AWAY, (3,)),
-    "two-collectives": Job(two_collectives, (DESYNC,), (0,)),
-    "two-orders": Job(two_orders, (DESYNC,), (0, 1, 2, 3)),
-    "two-sources": Job(two_sources, (NOT_ENOUGH,)),
-    "uneven-loader": Job(uneven_loader, (DESYNC,), (0,)),
-    "uneven-loader-sharded": Job(uneven_loader_sharded, (DESYNC,), (0,)),
-    "wrong-sizes": Job(wrong_sizes, (DESYNC,), (0,)),
-    "wrong-sizes-in-broadcast": Job(wrong_sizes_in_broadcast, (DESYNC,), (0,)),
-    "wrong-sizes-in-pipeline": Job(wrong_sizes_in_pipeline, (DESYNC,), (0,)),
-    "wrong-type": Job(wrong_type, (DESYNC,), (3,)),
+    "all-compile": Job(all_compile),
+    "all-wait": Job(all_wait),
+    "checkpoint": Job(checkpoint, (0,)),
+    "cold-compile": Job(cold_compile, (0,)),
+    "crashed-rank": Job(crashed_rank, (1,)),
+    "early-exit": Job(early_exit, (3,)),
+    "first-use-skipped": Job(first_use_skipped, (1,)),
+    "host-wait": Job(host_wait, (1,)),
+    "killed-rank": Job(killed_rank, (2,)),
+    "lock-held": Job(lock_held, (2,)),
+    "missing-send": Job(missing_send, (0,)),
+    "out-of-memory": Job(out_of_memory, (3,)),
+    "skipped-broadcast": Job(skipped_broadcast, (2, 3)),
+    "skipped-group": Job(skipped_group, (3,)),
+    "skipped-rank": Job(skipped_rank, (2,)),
+    "slow-rank": Job(slow_rank, (3,)),
+    "two-collectives": Job(two_collectives, (0,)),
+    "two-orders": Job(two_orders, (0, 1, 2, 3)),
+    "two-sources": Job(two_sources),
+    "uneven-loader": Job(uneven_loader, (0,)),
+    "uneven-loader-sharded": Job(uneven_loader_sharded, (0,)),
+    "wrong-sizes": Job(wrong_sizes, (0,)),
+    "wrong-sizes-in-broadcast": Job(wrong_sizes_in_broadcast, (0,)),
+    "wrong-sizes-in-pipeline": Job(wrong_sizes_in_pipeline, (0,)),
+    "wrong-type": Job(wrong_type, (3,)),
 }
 HEALTHY = {
-    "healthy": Job(healthy, (SLOW, NOT_ENOUGH)),
-    "in-training": Job(in_training, (*_AWAY, NOT_ENOUGH)),
+    "healthy": Job(healthy),
+    "in-training": Job(in_training),
 }
-TWINS = {"same-as-mean-metric": Job(same_as_mean_metric, (DESYNC,), (0,))}
+TWINS = {"same-as-mean-metric": Job(same_as_mean_metric, (0,))}
 """Told from a fix's hang by their frames alone."""
 JOBS = {**FOREIGN, **HEALTHY, **TWINS}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hangs import derived
-from unhang.diagnose import intake
-from unhang.diagnose.job import Told
 
-WHOLE, PART, OTHER = "all that the recorder has", "a part of it", "stacks and logs"
-UNSIZED = "all that gloo's recorder has: it lists no ranks, so that one may be missing"
+WHOLE, STACKS, PART = "all dumps, or all there is", "stacks alone", "what may lack the functions"
 ALL = "dumps, py-spy and stderr, zipped"
 _Made = Callable[[Path, Path], None]
 
@@ -88,77 +83,19 @@ def _zipped(out: Path, folder: Path) -> None:
 
 
 INPUTS: Mapping[str, tuple[str, _Made]] = {
-    "gloo": (UNSIZED, _copy("recorder")),
+    "gloo": (WHOLE, _copy("recorder")),
     "gloo, no frames": (PART, _copy("recorder-no-frames")),
-    "gloo, JSON": (PART, _copy("recorder-json")),
+    "gloo, JSON": (WHOLE, _copy("recorder-json")),
     "gloo, a quarter missing": (PART, _copy("recorder", lost=True)),
     "gloo, no frames, a quarter missing": (PART, _copy("recorder-no-frames", lost=True)),
     "NCCL 2.4": (WHOLE, _nccl("2.4")),
-    "NCCL 2.10, active": (PART, _nccl("2.10", active=True)),
+    "NCCL 2.10, active": (WHOLE, _nccl("2.10", active=True)),
     "NCCL 2.10, active, no frames": (PART, _nccl("2.10", active=True, frames=False)),
-    "py-spy": (OTHER, _copy("py-spy")),
-    "py-spy --json": (OTHER, _copy("py-spy-json")),
-    "py-spy, one file": (OTHER, _one_file),
-    "stderr": (OTHER, launched),
-    "watchdog": (OTHER, _watchdog),
+    "py-spy": (STACKS, _copy("py-spy")),
+    "py-spy --json": (STACKS, _copy("py-spy-json")),
+    "py-spy, one file": (STACKS, _one_file),
+    "stderr": (PART, launched),
+    "watchdog": (PART, _watchdog),
     ALL: (WHOLE, _zipped),
 }
 """By name: what it has, and how to make it."""
-
-
-def of(kind: str) -> set[str]:
-    """Return the inputs that have this of a job."""
-    return {name for name, (has, _) in INPUTS.items() if has == kind}
-
-
-Piece = tuple[str, int]
-"""A kind of evidence, and a rank."""
-POOLS = (
-    ("gloo", "gloo, no frames", "gloo, JSON", "py-spy", "stderr"),
-    ("NCCL", "NCCL, active", "NCCL, active, no frames", "py-spy", "stderr", "watchdog"),
-)
-"""What one job may leave of each rank: no job has the dumps of two backends."""
-_LEFT_OUT = 64
-_SUBSETS = 200
-_FOLDERS = {
-    "gloo": "recorder", "gloo, no frames": "recorder-no-frames", "gloo, JSON": "recorder-json", "py-spy": "py-spy",
-    "stderr": "log",
-}  # fmt: skip
-_DUMPS: Mapping[str, Callable[[Path, int], bytes]] = {
-    "NCCL": lambda out, rank: derived.nccl(out, rank, "2.4"),
-    "NCCL, active": lambda out, rank: derived.nccl(out, rank, "2.10", active=True),
-    "NCCL, active, no frames": lambda out, rank: derived.nccl(out, rank, "2.10", active=True, frames=False),
-    "watchdog": lambda out, rank: derived.watchdog(out, [rank]).encode(),
-}
-
-
-def told(out: Path, into: Path, pool: Sequence[str]) -> dict[Piece, Told]:
-    """Return what each piece of evidence of a recorded job says; made ones are written below ``into``."""
-    found = {}
-    for kind in pool:
-        if kind in _FOLDERS:
-            folder = out / _FOLDERS[kind]
-            files = {int(file.stem.rpartition("_")[2]): file for file in folder.iterdir()} if folder.exists() else {}
-        else:
-            files = {rank: into / f"{kind.replace(', ', '-')}_rank_{rank}" for rank in derived.ranks(out)}
-            for rank, file in files.items():
-                file.write_bytes(_DUMPS[kind](out, rank))
-        found.update({(kind, rank): intake.told_by(str(file)) for rank, file in files.items() if file.stat().st_size})
-    return found
-
-
-def pairs(pieces: Sequence[Piece]) -> Iterator[tuple[frozenset[Piece], frozenset[Piece]]]:
-    """Yield pairs of a smaller and a larger set: each kind and pair of kinds, with a rank left out; some at random.
-
-    Of more ranks than 64, as many are left out: in a job of 1,024 each would take hours.
-    """
-    kinds, every = sorted({kind for kind, _ in pieces}), sorted({rank for _, rank in pieces})
-    ranks = random.Random(0).sample(every, min(_LEFT_OUT, len(every)))
-    for some in (*combinations(kinds, 1), *combinations(kinds, 2)):
-        whole = frozenset(piece for piece in pieces if piece[0] in some)
-        yield from ((frozenset(piece for piece in whole if piece[1] != rank), whole) for rank in ranks)
-        yield from ((frozenset(piece for piece in whole if piece[0] == kind), whole) for kind in some)
-    seeded = random.Random(0)
-    for _ in range(_SUBSETS):
-        larger = seeded.sample(pieces, seeded.randint(1, len(pieces)))
-        yield frozenset(seeded.sample(larger, seeded.randint(1, len(larger)))), frozenset(larger)

@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import json
 import os
-import queue
 import runpy
 import shutil
 import signal
@@ -130,9 +129,6 @@ def _rank(rank: int, body: Callable[[int], Any], out: Path, asks: int) -> Any:
         _stay_when_aborted()
     (out / f"pid_{rank}").write_text(str(os.getpid()))
     threading.Thread(target=_dump, args=(rank, out, asks), daemon=True).start()
-    late, _, function = os.environ.get("UNHANG_HANGS_LATE", "").partition(" ")
-    if late == str(rank):
-        sys.setprofile(lambda frame, *_: _be_late() if frame.f_code.co_name == function else None)
     try:
         return body(rank)
     except BaseException:
@@ -150,12 +146,6 @@ def _shorten_timeouts() -> None:
         return new_group(*args, **{**kwargs, "timeout": timedelta(seconds=_TIMEOUT_S)})
 
     dist.new_group = dist.distributed_c10d.new_group = shortened
-
-
-def _be_late() -> None:
-    """Wait forever, as for data."""
-    sys.setprofile(None)
-    queue.Queue[object]().get()
 
 
 def _stay_when_aborted() -> None:

@@ -175,8 +175,9 @@ def test_one_that_ends_the_process_does_not_speak_for_the_others(
 
 
 def test_a_broken_interpreter_proves_nothing(source: Path) -> None:
-    path = pycs.unchecked(source, NEW)
-    assert found(source, ASKED._replace(environment=Environment("/bin/false", "/", "--python"))) == [path]
+    path = pycs.unchecked(source, NEW, "cpython-399")  # of our own tag, our own interpreter compares
+    broken = ASKED._replace(environment=Environment("/bin/false", "/", "--python"), cache_tag="cpython-399")
+    assert found(source, broken) == [path]
 
 
 def test_nothing_of_a_job_runs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_a_fix_is_a_folder_with_a_manifest(folder: Path) -> None:
         ("stuck silent", ["gate"]),
         ("another gate", ["another"]),
         ("guard", []),  # on the page, and not in its symptom
-        ("frames", []),  # a key
+        ("waits", []),  # a key
         ("size", []),  # a clause
         ("gate nothing", []),
     ],
@@ -103,7 +103,7 @@ def test_a_fix_is_found_by_words_of_its_symptom_and_signature(words: str, found:
         {
             **MANIFEST,
             "symptom": "It is silent.",
-            "signature": {"hangs": [{"frames": [["Mean.compute"]], "differ": ["size"]}, 2]},
+            "signature": {"hangs": [{"waits": [["Mean.compute"]], "differ": "size"}, 2]},
         },
         {**MANIFEST, "symptom": "It is loud."},
     )

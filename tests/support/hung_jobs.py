@@ -27,19 +27,14 @@ class HungJob(NamedTuple):
     name: str
     job: Job
     sure: str = "known"
-    """The answer of the fix: ``known``, ``possible`` or nothing. No job may name another fix as known."""
-    bare: str | None = "possible"
-    """The answer without frames, stacks and lines; None if it does not matter.
-
-    It is nothing where a signature only says that ranks are missing from a collective of `default_pg`, and not its
-    number of elements: so does any job.
-    """
+    """The answer of the fix, in an environment that needs every fix: ``known``, ``also`` or nothing."""
 
 
 def frames(*places: str) -> tuple[Frame, ...]:
     """Return frames, innermost first: each place is ``file::function``, as a manifest names it."""
     return tuple(
-        Frame(function.rpartition(".")[2], SITE + file, 7) for file, function in (one.split("::") for one in places)
+        Frame(function.rpartition(".")[2], f"{'/' if file.startswith('job') else SITE}{file}", 7)
+        for file, function in (one.split("::") for one in places)
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from unhang.diagnose import collector, diagnosis, intake, live
 from unhang.diagnose.live import Place
-from unhang.diagnose.suspects import Suspects
+from unhang.diagnose.who import Who
 from unhang.tell import progress
 
 pytestmark = [
@@ -122,11 +122,10 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[subprocess.Pope
         process.wait()
 
 
-def suspects(places: list[Place], kept: Path, world: str) -> tuple[Suspects, list[str]]:
-    """Return whom a diagnosis of the job suspects, and its answers; other jobs may run on this machine."""
+def suspects(places: list[Place], kept: Path, world: str) -> Who:
+    """Return whom a diagnosis of the job suspects; other jobs may run on this machine."""
     (one,) = [one for one in live.collect(places, kept, progress.silent) if one.folder.name == world]
-    found = diagnosis.diagnose(intake.read([str(one.folder)], progress.silent), ())
-    return found.suspects, [f"{answer.answer}: {answer.summary}" for answer in found.answers]
+    return diagnosis.diagnose(intake.read([str(one.folder)], progress.silent)).who
 
 
 @with_torch
@@ -148,11 +147,10 @@ def test_a_job_of_torchrun_s(
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={port}"]
     command = [*torchrun, str(tmp_path / "job.py"), what, str(tmp_path / "there")]
     hung(tmp_path / "there", command, 4, jobs)
-    found, answers = suspects(live.here(), tmp_path / "kept", f"127_0_0_1_{port}")
+    found = suspects(live.here(), tmp_path / "kept", f"127_0_0_1_{port}")
     assert [*found.why] == [2]
     assert found.why[2].startswith(why)
     assert "does not move" not in found.why[2], "two stacks of a tight loop may be alike"
-    assert answers[0].startswith("slow: ")
 
 
 @with_ray
@@ -164,7 +162,7 @@ def test_workers_of_ray_s_whose_rank_is_in_os_environ_alone(
     there.mkdir()
     hung(there, [sys.executable, "-c", ACTORS, str(tmp_path / "libtorch.so"), str(there)], 3, jobs)
     places = live.ray((there / "address").read_text(), None)
-    found, _ = suspects(places, tmp_path / "kept", f"{there.name}_1")
+    found = suspects(places, tmp_path / "kept", f"{there.name}_1")
     assert found.why == {1: "its process is gone: it has ended or was killed, and its peers run"}
     (stack,) = (tmp_path / "kept").rglob(f"{there.name}_1/**/rank_0.txt")
     assert "train" in stack.read_text()

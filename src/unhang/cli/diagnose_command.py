@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, standing, timeline
+from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, sources, standing, timeline
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described, joined
 from unhang.find.environment import left_out
@@ -115,12 +115,8 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
         first, *more = paths
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
-    found = diagnosis.diagnose(job, signature.signatures())
-    try:
-        what = _report(found, request(options)._replace(evidence=() if options.live else tuple(paths)))
-    except (UnhangError, OSError) as error:  # the answers are worth more than whether a fix is in place here
-        console.error(hinted(described(error), options))
-        what = Report(found._replace(open=()), None, {}, request(options))
+    wanted = request(options)._replace(evidence=() if options.live else tuple(paths))
+    what = _report(diagnosis.diagnose(job), wanted, options)
     if options.output_format == "json":
         print(report.document(what))
     elif options.output_format == "github":
@@ -132,7 +128,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
             step("drawing")
             _write(options.html, picture.page(what, timeline.of(what.diagnosis.facts.job)))
         console.note(f"wrote {options.html}")
-    return 0 if any(answer.answer == "known" for answer in what.diagnosis.answers) else 1
+    return 0 if any(answer.answer == "known" for answer in what.answers) else 1
 
 
 def _write(name: str, text: str) -> None:
@@ -160,30 +156,26 @@ def _take() -> None:
         console.note(f"{note}, run: {suggest.line('unhang', 'diagnose', str(_FOLDER))}")
 
 
-def _report(found: Diagnosis, wanted: Request) -> Report:
-    """Return the report, with where each fix stands in the environment. Raises UnhangError as ``search.find``."""
-    answers = {one.fix: one for one in found.answers if one.fix}
-    fixes = (*answers, *(one.fix for one in found.open if one.fix not in answers))
-    if not fixes:
-        return Report(found, None, {}, wanted)
-    search = find(wanted._replace(as_imported=True))
-    if search.environment.found_by in (".venv", "own interpreter"):
-        if left := left_out(os.getcwd(), wanted.evidence):
-            console.note(f"{left} is in a folder of the evidence, and was not looked at; to do that: --python {left}")
-    if search.overlays:  # then what brings the fixes into place is the first one
-        wanted = wanted._replace(writer=("overlay", search.overlays[0]))
-    stands, refuted = {}, set()
-    for fix in fixes:
-        narrowed = wanted._replace(fixes=(fix,), chosen=(("--fix", fix),))
-        places = standing.standings(again(search, narrowed).findings, wanted)
-        answer = answers.get(fix)
-        if answer and standing.is_refuted(places, answer.elsewhere):
-            refuted.add(fix)
-        is_sure = answer and answer.answer == "known" and fix not in refuted
-        stands[fix] = places if is_sure else standing.unsure(places)
-    needed = tuple(
-        one
-        for one in found.open
-        if stands[one.fix] and not all(standing.is_refuted(stands[one.fix], hang.elsewhere) for hang in one.hangs)
-    )
-    return Report(diagnosis.without(found, refuted)._replace(open=needed), search.environment, stands, wanted)
+def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:
+    """Return the report, with where the fixes stand in the environment in whose functions ranks wait or fail."""
+    signatures = signature.signatures()
+    answers = diagnosis.answers(found, signatures, sources.Sources(()), {})
+    if not answers:
+        return Report(found, (), None, {}, wanted)
+    try:
+        search = find(wanted._replace(as_imported=True))
+        if search.environment.found_by in (".venv", "own interpreter"):
+            if left := left_out(os.getcwd(), wanted.evidence):
+                note = f"{left} is in a folder of the evidence, and was not looked at"
+                console.note(f"{note}; to do that: --python {left}")
+        if search.overlays:  # then what brings the fixes into place is the first one
+            wanted = wanted._replace(writer=("overlay", search.overlays[0]))
+        stands = {}
+        for fix in (one.fix for one in answers):
+            narrowed = wanted._replace(fixes=(fix,), chosen=(("--fix", fix),))
+            stands[fix] = standing.standings(again(search, narrowed).findings, wanted)
+    except (UnhangError, OSError) as error:  # who and where is worth more than whether a fix is in place here
+        console.error(hinted(described(error), options))
+        return Report(found, answers, None, {}, wanted)
+    source = sources.Sources(one.root for one in search.installations)
+    return Report(found, diagnosis.answers(found, signatures, source, stands), search.environment, stands, wanted)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.diagnose import suspects
+from unhang.diagnose import who
+from unhang.diagnose.evidence import SPEAKER
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
-from unhang.diagnose.statements import SPEAKER, is_known, spoken, weighed
+from unhang.diagnose.statements import is_known, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from unhang.diagnose.evidence import Frame, Job, Message
+    from unhang.diagnose.evidence import Frame, Job, Message, Statement
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.statements import Statement
-    from unhang.diagnose.suspects import Suspects
+    from unhang.diagnose.who import Who
 
 CODES = {
     "gpu-memory": "give that rank less to hold, or see what else is on its GPU",
@@ -33,18 +33,18 @@ CODES = {
 """What to do about each cause, where no line says more."""
 _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
 _RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
-_LOADER = re.compile(r"torch/utils/data/|dataloader")
+_LOADER = re.compile(r"torch/utils/data/|dataloader|data/iterators")
 _SAVES = re.compile(r"(?i)save|checkpoint")
 _LOST = re.compile(r"(?i)connection (?:reset|closed|was likely closed)|broken pipe")
 """In an error of a rank that did not wait for long: its peer has gone."""
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
 _FIRST = "; it is the first call of its group, so see, too, whether NCCL came up between all hosts (NCCL_DEBUG=INFO)"
 _RULES = {
-    suspects.DEVICE: "slow-rank",
-    suspects.TOGETHER: "slow-rank",
-    suspects.HOST: "never-arrived",
-    suspects.SILENT: "never-arrived",
-    suspects.DISAGREES: "mismatch",
+    who.DEVICE: "slow-rank",
+    who.TOGETHER: "slow-rank",
+    who.HOST: "never-arrived",
+    who.SILENT: "never-arrived",
+    who.DISAGREES: "mismatch",
     "stack": "never-arrived",
     "cycle": "mismatch",
 }
@@ -61,7 +61,7 @@ class Cause(NamedTuple):
     do: str
 
 
-def of(facts: Facts, first: Suspects) -> tuple[Cause, ...]:
+def of(facts: Facts, first: Who) -> tuple[Cause, ...]:
     """Return the causes of a job's hang or end, the best first; none if nothing tells."""
     found: dict[str, Cause] = {}
     said = weighed(facts.job.statements)
@@ -72,19 +72,22 @@ def of(facts: Facts, first: Suspects) -> tuple[Cause, ...]:
     return tuple(found.values())
 
 
-def _direct(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
     told = [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
     yield from _of_statements(one for one in told if one.cause != "never-arrived")
     yield from _slow(facts.job, said)
     yield from _of_statements(one for one in told if one.cause == "never-arrived")
+    if not first.why and (apart := [one for one in facts.meetings if one.differ]):
+        ranks, what = [*apart[0].operations], " and ".join(sorted(apart[0].differ))
+        yield Cause("mismatch", f"{facts.job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
     if first.rule in _RULES:
         ranks, why = [*first.why], next(iter(first.why.values()))
         is_gone = "its process is" in why
         is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
         code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
-        yield Cause(code, f"{spoken(ranks)}: {why}", CODES[code])
+        yield Cause(code, f"{facts.job.called(ranks)}: {why}", CODES[code])
 
 
 def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
@@ -104,19 +107,19 @@ def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
         yield Cause(code, f"{'; '.join(words[:_SHOWN])}{more}", do)
 
 
-def _errors(facts: Facts, first: Suspects, said: Sequence[Statement]) -> Iterator[Cause]:
+def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield that ranks, or processes of unknown rank, raised an error that no statement has."""
     lines: Iterable[Message] = (line for lines in facts.errors.values() for line in lines)
-    lines = [*(lines if first.rule == suspects.FAILED else ()), *facts.strangers]
+    lines = [*(lines if first.rule == who.FAILED else ()), *facts.strangers]
     lines = [line for line in lines if not is_known(line.text)]
     own = [line for line in lines if line.frames or _RAISED.match(line.text)]
     if own:
-        who = spoken(first.why) if first.rule == suspects.FAILED else "a process"
-        yield Cause("python-error", f"{who} raised {own[0].text}", CODES["python-error"])
+        whose = facts.job.called(first.why) if first.rule == who.FAILED else "a process"
+        yield Cause("python-error", f"{whose} raised {own[0].text}", CODES["python-error"])
         return
     is_told = any(one.cause == "process-died" for one in said)
     if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):
-        yield Cause("process-died", f"{spoken(first.why)} ended by itself", CODES["process-died"])
+        yield Cause("process-died", f"{facts.job.called(first.why)} ended by itself", CODES["process-died"])
 
 
 def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
@@ -129,8 +132,9 @@ def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
             waits = next((one for one in frames if "torch/distributed/" in one.file), None)
             if found and waits:
                 limit = next((f", {one.words}" for one in said if one.weight == WAITS and number in one.waits), "")
-                who = "a process" if number == SPEAKER else f"rank {number}"
-                what = f"{who} waits in {waits.function}, within {found.function} ({found.file}:{found.line})"
+                at = f"{found.function} ({found.file}:{found.line})"
+                who_waits = "a process" if number == SPEAKER else job.called([number])
+                what = f"{who_waits} waits in {waits.function}, within {at}"
                 is_save = _SAVES.search(found.function)
                 do = f"{_LIMIT}, or save less, faster or asynchronously" if is_save else f"{_LIMIT}, or make it shorter"
                 yield Cause("slow-rank", f"{what}: another rank is still at it{limit}", do)
@@ -150,7 +154,7 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
         return
     kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
     where = f" in {', '.join(kinds)}" if kinds else ""
-    who, verb = (spoken(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
+    who, verb = (job.called(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
     others = "who else is in that group did not come, or runs another call"
     limit = f" ({said[0].words})" if said else ""
     numbers = {dict(one.values).get("number") for one in said}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from unhang.diagnose import desync, pairs, whereabouts
+from unhang.diagnose import desync, pairs, where
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
-from unhang.diagnose.pairs import Ends, Head
-from unhang.diagnose.recorder import KEPT
-
-_UNRECORDED = ("destroy_process_group", "monitored_barrier", "wait_tensor")
-"""Functions of torch in which a rank waits for what it has issued elsewhere, or for what no dump has."""
+from unhang.diagnose.evidence import GONE, Count, Job, Message
+from unhang.diagnose.pairs import Head
 
 
 class Facts(NamedTuple):
@@ -23,15 +19,10 @@ class Facts(NamedTuple):
     """Without the operations that a later one shows to be done."""
     counts: Mapping[str, Mapping[int, Count]]
     """By group and rank, for the groups whose ranks count alike."""
-    waiting: tuple[Operation, ...]
-    """In what ranks wait: one operation of each kind and size, in groups of each description."""
     meetings: tuple[Meeting, ...]
     splits: tuple[Split, ...]
     waits_for: Mapping[int, frozenset[int]]
     """Whom each rank waits for."""
-    stuck: frozenset[int]
-    """Ranks that wait for each other, or for ranks that do."""
-    ends: Ends
     heads: Mapping[int, Head]
     """By rank with a dump of its device: what that is to do first."""
     met: Mapping[int, frozenset[int]]
@@ -54,8 +45,6 @@ class Facts(NamedTuple):
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
     as_waiting: frozenset[int]
     """Ranks whose whole stack is that of another rank that is known to wait."""
-    mixed: Mapping[int, str]
-    """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
     """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
@@ -75,29 +64,26 @@ def of(job: Job) -> Facts:
     meet = pairs.meet(job, heads)
     missing = {number: others for number, (others, _) in meet.items()}
     waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings, ends).items()}
-    calls = {number: whereabouts.call(rank) for number, rank in job.ranks.items() if rank.stacks}
-    spied = {number for number in calls if whereabouts.is_spied(job.ranks[number])}
+    calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
+    spied = {number for number in calls if where.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
-    moving = bool(job.ranks) and all(whereabouts.moved(rank) and not rank.process for rank in job.ranks.values())
+    moving = bool(job.ranks) and all(where.moved(rank) and not rank.process for rank in job.ranks.values())
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
-    failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(whereabouts.failures(rank)))}
+    failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(where.failures(rank)))}
     together = _together(job)
     went_on = {
         number
         for number, lines in failures.items()
-        if calls.get(number) or (number in together and not whereabouts.has_ended(job.ranks[number], lines))
+        if calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines))
     }
     return Facts(
         job,
         _counts(job),
-        _waiting(job),
         meetings,
         desync.splits(job),
         waits_for,
-        desync.circle(waits_for),
-        ends,
         heads,
         {number: met for number, (_, met) in meet.items()},
         missing,
@@ -105,11 +91,10 @@ def of(job: Job) -> Facts:
         tuple(root for root in roots if len(root) > 1 and root <= waits),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
-        tuple(whereabouts.failures_of_strangers(job.strangers)),
+        tuple(where.failures_of_strangers(job.strangers)),
         calls,
-        {number: whereabouts.path_to(job.ranks[number]) for number in sorted(spied or calls)},
+        {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         _as_waiting(job),
-        {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
         has_ended
         or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
@@ -119,25 +104,9 @@ def of(job: Job) -> Facts:
 
 
 def _as_waiting(job: Job) -> frozenset[int]:
-    whole = {number: whereabouts.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
+    whole = {number: where.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
     known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
     return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
-
-
-def _mixed(rank: Rank) -> str:
-    """Return what is of another time than a rank's dump: a stack is, if that does not have the collective it is in.
-
-    A dump keeps the oldest ones of a group; gloo's has no send and no receive.
-    """
-    caller, issued = whereabouts.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
-    if rank.is_mixed:
-        return "a log"
-    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or whereabouts.is_paired(rank):
-        return ""
-    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
-    known = {whereabouts.alike(frame)[:2] for one in issued for frame in one.frames}
-    is_later = whereabouts.alike(caller)[:2] not in known and whereabouts.collective(rank) not in _UNRECORDED
-    return "a stack" if is_whole and is_later else ""
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:
@@ -151,15 +120,6 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
         for group, ranks in counts.items()
         if group not in paired and all(count.shared for count in ranks.values())
     }
-
-
-def _waiting(job: Job) -> tuple[Operation, ...]:
-    """Return some of the operations in which ranks wait, since a thousand ranks wait in much the same."""
-    alike: dict[object, Operation] = {}
-    for rank in job.ranks.values():
-        for one in rank.waiting:
-            alike.setdefault((one.group.description or one.group.name, one.kind, desync.elements(one)), one)
-    return tuple(alike.values())
 
 
 def _together(job: Job) -> set[int]:
@@ -180,4 +140,6 @@ def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
         for one in rank.waiting
         if one.kind in pairs.PAIRED and one.peer is not None
     }
+    if job.names:  # each may be one of them
+        return set()
     return (members | peers or desync.everybody(job)) - job.ranks.keys()

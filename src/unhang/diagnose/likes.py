@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from unhang.diagnose import desync, whereabouts
+from unhang.diagnose import desync, where
 from unhang.diagnose.evidence import Job, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
@@ -29,7 +29,7 @@ def mismatched(facts: Facts) -> dict[int, str]:
         if _load(one) != _load(end.operation)
     }
     why = {
-        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
+        pair: f"in {where.label(one.group)}, rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives "
         f"{_load(other)}"
         for pair, (one, other) in pairs.items()
     }
@@ -58,7 +58,7 @@ def unmatched(facts: Facts) -> dict[int, str]:
         if not end.done and end.rank not in facts.met[number]
     }
     why = {
-        pair: f"in {whereabouts.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
+        pair: f"in {where.label(one.group)}, rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is "
         "elsewhere"
         for pair, (one, _) in lacking.items()
     }

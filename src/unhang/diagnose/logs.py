@@ -325,7 +325,7 @@ class _Log:
         self.end()
         ranks: dict[int, list[_Said]] = defaultdict(list)
         spied: dict[int, list[Stack]] = defaultdict(list)
-        nobodies: list[tuple[Stack, ...]] = []
+        nobodies: list[Rank] = []
         trusted = all(
             speaker.task is None or self.ranks[speaker.launcher] <= {speaker.task} for speaker in tuple(self.said)
         )
@@ -335,16 +335,14 @@ class _Log:
             ranks[rank].append(said)
             for pid, found in said.stacks.pids():
                 if rank == stacks.NOBODY and pid:
-                    nobodies.append(found)
+                    nobodies.append(Rank(stacks.NOBODY, stacks=found, pid=pid))
                 else:
                     spied[rank].extend(found)
-        if len(nobodies) == 1:
-            spied[stacks.NOBODY].extend(nobodies.pop())
         for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
             exits = (self.exits[rank],) if rank in self.exits else ()
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
-        yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
+        yield from nobodies
         if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
             yield Rank(stacks.NOBODY, statements=stated)
 

@@ -257,7 +257,7 @@ _DIED = (
     _row("process-died", ABOUT, "elastic-failed", "failed (exitcode:",
          rf"failed \(exitcode: (?P<code>{_CODE})\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",
          "torchrun says that {process}, of local rank {local}, ended with {exit}"),
-    _row("process-died", ABOUT, "elastic-signal", " death signal", r"Received (?:Signals\.\w+ )?(?P<signal>\d+) death signal",
+    _row("process-died", FOLLOWS, "elastic-signal", " death signal", r"Received (?:Signals\.\w+ )?(?P<signal>\d+) death signal",
          "the launcher was told to end, by signal {signal}: something outside of the job stopped it",
          "see who sent it: the batch system, its limit of time, or a preemption"),
     _row("process-died", ABOUT, "deepspeed-exit", "exits with return code",

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from unhang.diagnose import report, whereabouts
-from unhang.diagnose.evidence import Rank, Stack
+from unhang.diagnose import report, where
+from unhang.diagnose.evidence import Job, Rank, Stack
 from unhang.diagnose.report import Report
 from unhang.diagnose.stacks import MAIN
 from unhang.diagnose.timeline import Moment
@@ -59,10 +59,10 @@ class _Panel(NamedTuple):
 def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
     """Return the page of a diagnosis, given the last collectives of each rank that has dumped them."""
     found = what.diagnosis
-    suspects = found.suspects.why
-    panels = _panels(found.facts.job.ranks, suspects)
+    suspects, job = found.who.why, found.facts.job
+    panels = _panels(job.ranks, suspects)
     digest = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
-    named = f"suspect: {report.who(suspects)}" if suspects else "no rank is suspect"
+    named = f"suspect: {job.called(suspects)}" if suspects else "no rank is suspect"
     return "".join([
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-",
@@ -72,9 +72,9 @@ def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
         f"<h1>unhang diagnose: {html(named)}</h1>\n",
         *_answer(report.text(what, colour=False)),
         "<h2>Ranks and time</h2>\n",
-        *_pictures(panels, moments, suspects),
+        *_pictures(panels, moments, suspects, job),
         "<h2>Stacks</h2>\n",
-        *_stacks(panels),
+        *_stacks(panels, job),
         "</main></body></html>\n",
     ])  # fmt: skip
 
@@ -90,7 +90,7 @@ def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Pan
     alike: dict[tuple[str, str, object], list[int]] = defaultdict(list)
     for number, rank in ranks.items():
         paths = tuple((one.thread == MAIN, one.frames) for one in rank.stacks if one.thread == MAIN)
-        alike[whereabouts.elsewhere(rank).doing, suspects.get(number, ""), paths].append(number)
+        alike[where.elsewhere(rank).doing, suspects.get(number, ""), paths].append(number)
     panels = [_Panel(tuple(same), doing, why, ranks[same[0]].stacks) for (doing, why, _), same in alike.items()]
     return sorted(panels, key=lambda one: (not one.why, -len(one.ranks), one.ranks))
 
@@ -117,10 +117,11 @@ class _Drawn(NamedTuple):
     suspects: frozenset[int]
     colours: Mapping[str, str]
     """By group."""
+    job: Job
 
 
 def _pictures(
-    panels: Sequence[_Panel], moments: Mapping[int, Sequence[Moment]], suspects: Collection[int]
+    panels: Sequence[_Panel], moments: Mapping[int, Sequence[Moment]], suspects: Collection[int], job: Job
 ) -> Iterator[str]:
     if not moments:
         yield _tag("p", "No file says when: times come from dumps of the flight recorder. The stacks are below.")
@@ -132,7 +133,7 @@ def _pictures(
     groups = list(dict.fromkeys(one.group for rank in ranks for one in moments.get(rank, ())))
     drawn = _Drawn(
         _Scale(start, last + (last - start) // 10 + 1), moments, frozenset(suspects),
-        {group: f"c{index % _COLOURS}" for index, group in enumerate(groups)},
+        {group: f"c{index % _COLOURS}" for index, group in enumerate(groups)}, job,
     )  # fmt: skip
     yield _tag(
         "p",
@@ -159,7 +160,7 @@ def _rows(rows: Sequence[tuple[Sequence[int], int]], drawn: _Drawn) -> Iterator[
     parts = [_axis(drawn.scale, (len(rows) + 1) * _HIGH)]
     for at, (ranks, shown) in enumerate(rows, 1):
         y, suspect = at * _HIGH, not drawn.suspects.isdisjoint(ranks)
-        label = report.span(ranks)
+        label = drawn.job.called(ranks).removeprefix("ranks ").removeprefix("rank ")
         short = label if len(label) <= _NAME else f"{ranks[0]}, ... ({len(ranks)})"
         bars = [_tag("rect", class_="mark", y=y, width=_WIDE, height=_HIGH)] if suspect else []
         bars.append(_tag("rect", class_="row", y=y, width=_WIDE, height=_HIGH))
@@ -171,7 +172,7 @@ def _rows(rows: Sequence[tuple[Sequence[int], int]], drawn: _Drawn) -> Iterator[
             title = _tag("title", html(f"{one.what} of {one.group}{', not done' if one.waits else ''}"))
             name = f"{drawn.colours[one.group]}{' w' if one.waits else ''}"
             bars.append(_tag("rect", title, class_=name, x=x, y=y + 4, width=wide, height=_HIGH - 8))
-        name = f"{'suspect ' if suspect else ''}{report.who(ranks)}"
+        name = f"{'suspect ' if suspect else ''}{drawn.job.called(ranks)}"
         parts.append(_tag("a", "".join(bars), href=f"#rank-{shown}", aria_label=name))
         parts.append(_tag("path", class_="grid", d=f"M0 {y + _HIGH}H{_WIDE}") + "\n")
     yield _tag("div", _svg(_WIDE, (len(rows) + 1) * _HIGH, "".join(parts), "ranks and time"), class_="wide")
@@ -243,11 +244,11 @@ def _seconds(nanoseconds: int) -> str:
 # --- what each rank is at
 
 
-def _stacks(panels: Sequence[_Panel]) -> Iterator[str]:
+def _stacks(panels: Sequence[_Panel], job: Job) -> Iterator[str]:
     room = _STACKS
     for at, panel in enumerate(panels):
         first, *more = panel.ranks
-        parts = [_tag("h3", html(report.who(panel.ranks)), id="" if more else f"rank-{first}")]
+        parts = [_tag("h3", html(job.called(panel.ranks)), id="" if more else f"rank-{first}")]
         if more:
             numbers = " ".join(_tag("span", str(rank), id=f"rank-{rank}") for rank in panel.ranks)
             parts.append(_tag("p", numbers, class_="ranks", tabindex=0))

@@ -19,7 +19,7 @@ MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN = 4_096, 1_024, 1_000, 20_000
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS = 4_096, 1_024, 1_000, 20_000, 20
 
 _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
@@ -49,13 +49,14 @@ _NO_RANK = (
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(self, name: str, idle: bool | None, source: str) -> None:
-        self.name, self.idle, self.source = name, idle, source
+    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False) -> None:
+        self.name, self.idle, self.source, self._gil = name, idle, source, gil
         self.frames: list[Frame] = []
 
     def stack(self, *, main: bool, moved: bool | None) -> Stack:
         """Return what was read; ``main``: whether it is the main thread."""
-        return Stack(MAIN if main else self.name or self.source, tuple(self.frames), self.idle, self.source, moved)
+        name = MAIN if main else self.name or self.source
+        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil)
 
 
 class Collector:
@@ -85,7 +86,8 @@ class Collector:
                 self._earlier[self._pid] = self.processes.get(self._pid, {})
                 self.processes[self._pid] = {}
         elif found := _SPIED.match(text):
-            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", not found[2].startswith("active"), source))
+            is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
+            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", is_idle, source, gil=gil))
         elif found := _FAULT.match(text):
             self._pid = ""
             self._begin(found[1] or "", Thread(found[2] or "", None, source), first=text.startswith("Current"))
@@ -186,9 +188,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
             place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
-    for stacks in processes.values():
+    for pid, stacks in processes.items():
         if may_be_rank(stacks):
-            yield Rank(NOBODY, stacks=tuple(stacks))
+            yield Rank(NOBODY, stacks=tuple(stacks), pid=str(pid)[:_DIGITS])
     if wrong or not processes:
         raise ValueError(wrong if processes else "not a dump of py-spy")
     if broken:
@@ -242,4 +244,5 @@ def _of_json(thread: Any, name: str) -> Stack:
         tuple(frame for frame in frames if frame.line and not frame.file.endswith(_NOT_PYTHON))[:_FRAMES],
         not thread["active"],
         source,
+        gil=thread.get("owns_gil") is True,
     )

@@ -1,22 +1,19 @@
-"""Whether the fix of an answer is needed in the environment at hand, or in place there, and so what to do next."""
+"""Where a fix stands in the environment at hand, and so what to do next."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, NO_REWRITE, NOT_AFFECTED, SETTLED
+from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NO_REWRITE, NOT_AFFECTED, SETTLED
 from unhang.shapes import catalog
 from unhang.suggest import command
 from unhang.tell import report
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from unhang.judge.findings import Finding
     from unhang.records import Request
-
-
-_UNSURE = "this code has the defect, but that does not show that it hung the job"
 
 
 class Standing(NamedTuple):
@@ -60,19 +57,6 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
     return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
 
 
-def unsure(found: Sequence[Standing]) -> tuple[Standing, ...]:
-    """Return where a fix stands that is only possible: nothing is to be written on such evidence."""
-    return tuple(one._replace(hint=_UNSURE) if one.verdict == NEEDED else one for one in found)
-
-
-def is_refuted(found: Sequence[Standing], elsewhere: Collection[str]) -> bool:
-    """Return whether the environment has what the fix is for, and does not need it: then it is not what hung there.
-
-    Neither is it where the function has a shape in which the defect hangs in another way.
-    """
-    return bool(found) and all(one.verdict != NEEDED or one.shape in elsewhere for one in found)
-
-
 def cure(fix: str, request: Request) -> str:
     """Return the command that brings a fix into place."""
     if request.writer[0] == "overlay":  # written again with one fix, it would lose the others
@@ -98,5 +82,7 @@ def _hint(finding: Finding, digest: str, request: Request) -> str:
         check = command("check", request, "--fix", fix, "--expect-digest", digest)
         return f"a job that started before that needs a restart; else look at the other nodes: `{check}` on each"
     if verdict in SETTLED:
-        return "this code does not have the defect: name the job's own with --python, --target or --source"
+        return (
+            "this copy does not have the defect; if the job runs another, name it with --python, --target or --source"
+        )
     return finding.verdict.hint

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from signal import Signals
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from unhang.diagnose.evidence import SPEAKER, Statement, spoken
 from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 from unhang.diagnose.speakers import Speaker
 
@@ -23,13 +24,12 @@ KINDS = {
     "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
 }  # fmt: skip
 NOBODY = "a process"
-SPEAKER = -1
-"""A rank of a statement: whoever says it, while nobody knows that rank."""
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
+_GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
 _GAP = re.compile(r" +(?=[ :])")
 """In a sentence: what a line did not tell."""
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
@@ -39,39 +39,6 @@ _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
-
-
-class Statement(NamedTuple):
-    """What a line, or a few, say about ranks or processes."""
-
-    cause: str
-    """One of ``causes.CODES``."""
-    words: str
-    """For the reader: a sentence without its full stop."""
-    source: str
-    """The file, and the line in it."""
-    culprits: tuple[int, ...] = ()
-    """The ranks that it blames."""
-    processes: tuple[str, ...] = ()
-    """The processes that it blames of which it says no rank, as the user would recognise them."""
-    waits: tuple[int, ...] = ()
-    """The ranks that merely wait, by what it says."""
-    by: int = SPEAKER
-    """The rank that says it."""
-    speaker: str = ""
-    """Who says it, where the rank is not known; empty if nothing tells."""
-    at: float | None = None
-    """When, in seconds since the year began, if its line says so."""
-    weight: str = ABOUT
-    """``OWN``, ``ABOUT``, ``WAITS``, ``FOLLOWS`` or ``ENDS``, as in ``phrases``."""
-    do: str = ""
-    """What to do about it, where that is more than what its cause's page says."""
-    text: str = ""
-    """The line itself, or its beginning."""
-    key: str = ""
-    """The name of its phrase."""
-    values: tuple[tuple[str, str], ...] = ()
-    """What else the line tells, by the names of the phrase's groups."""
 
 
 class Reader:
@@ -207,7 +174,9 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
     groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
     if not newest and groups == {"0"}:  # other groups have the same numbers
         newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
-        if len({dict(one.values).get("number", "") for one in newest.values()}) > 1:
+        numbers = {dict(one.values).get("number", "") for one in newest.values()}
+        groups = {found[0] for one in newest.values() if (found := _GROUP.search(one.text))}
+        if len(numbers) > 1 or len(groups) > 1:
             return
     calls: dict[str, list[int]] = {}
     for rank, one in newest.items():
@@ -241,18 +210,6 @@ def _call(one: Statement) -> str:
     values = dict(one.values)
     what = f"{KINDS.get(values['op'], values['op'].lower())} {values.get('number', '')}".strip()
     return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
-
-
-def spoken(ranks: Iterable[int]) -> str:
-    """Return ranks as a sentence has them: ``ranks 4-7``."""
-    runs: list[list[int]] = []
-    for rank in sorted({*ranks}):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    text = ", ".join("-".join(map(str, run)) for run in runs)
-    return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}"
 
 
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import NamedTuple
 
-from unhang.diagnose import whereabouts
+from unhang.diagnose import where
 from unhang.diagnose.evidence import Count
 from unhang.diagnose.facts import Facts
 
@@ -36,7 +36,7 @@ def of(facts: Facts, first: Collection[int]) -> Table:
     counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
     for number, rank in facts.job.ranks.items():
         for name, count in rank.counts.items():
-            counts[whereabouts.label(facts.job.group(name))][number].append(count)
+            counts[where.label(facts.job.group(name))][number].append(count)
     cells = {
         label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
         for label, ranks in counts.items()

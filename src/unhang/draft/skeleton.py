@@ -100,14 +100,7 @@ def _shown(draft: Draft) -> dict[str, Any]:
     """Return the signature, or the key that takes its place: the tests have the jobs that this one knows."""
     if draft.kind == VALUES:
         return {"no-hang": "TODO: which values are wrong, and where a user sees them."}
-    hang = {
-        "summary": "TODO: who waits, and for whom.",
-        "groups": ["default_pg"],
-        "operations": modules.operations(draft.rewrites),
-        "frames": [[place(item) for item in draft.rewrites]],
-        "differ": ["missing"],
-        "certain": [["frames", "differ"]],
-    }
+    hang = {"summary": "TODO: who waits, and for whom.", "waits": [[place(item) for item in draft.rewrites]]}
     return {"signature": {"asks": "TODO: what decides?", "setting": "TODO: what a job is set to.", "hangs": [hang]}}
 
 

@@ -20,8 +20,8 @@ GRADES = (
 UNPROVED = "unproved"
 """The grade of a fix from a diff alone: its result is for exactly the shapes on record."""
 """How a fix is backed, in one line."""
-_CLAUSES = ("differ", "certain", "shapes")
-"""The keys of a signature whose words name clauses or shapes: no user sees them in a stack or a log."""
+_CLAUSES = ("differ", "types", "shapes")
+"""The keys of a signature that say no function, error or symptom: nobody looks for their words."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -274,7 +274,7 @@ def with_words(words: Sequence[str]) -> list[Fix]:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Yield the strings in a value of JSON: what a signature says in words, functions and names of groups."""
+    """Yield the strings in a value of JSON: what a signature says in words, functions and errors."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, dict)):

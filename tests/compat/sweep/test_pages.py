@@ -75,15 +75,14 @@ def test_a_fix_is_on_the_page_of_what_its_defect_does_to_a_job() -> None:
 
 def test_a_signature_is_told_by_the_kinds_of_files_in_which_it_shows() -> None:
     hangs = [
-        {"operations": ["send", "recv"], "groups": ["MESH_*"], "frames": [["a.py::A.run", "b.py::run"], ["c.py::go"]]},
-        {"groups": ["MESH_*"], "outside": [["c.py::go"]], "errors": [{"text": "no key"}], "differ": ["size"]},
-        {"operations": ["send"], "differ": ["dtype", "operation"]},
-        {"operations": ["recv"], "differ": ["missing"]},
+        {"waits": [["a.py::A.run", "b.py::run"], ["c.py::go"]], "peers": ["d.py::stop", "c.py::go"]},
+        {"errors": [{"text": "no key"}], "differ": "size"},
+        {"types": ["Int", "Long"]},
     ]
     assert pages.signs({"signature": {"hangs": hangs}, "no-hang": "Some values are wrong."}) == [
-        "  - in the stacks: `A.run`, `run`, `go`",
-        "  - in the dumps: `send` or `recv` of `MESH_*`; or `MESH_*`; or `send` on some ranks, and another call on the "
-        "others; or `recv` on some ranks, and none on the others",
+        "  - in the stacks: `A.run`, `run`, `go`, `stop`",
+        "  - in the dumps: ranks that issue one call with different numbers of elements, one call with tensors of "
+        "`Int` on some ranks, and of `Long` on others",
         "  - in the log: `no key`",
         "  - without a hang: Some values are wrong.",
     ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from unhang.diagnose.answer import Place
+from unhang import packs
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
-from unhang.diagnose.signature import Chain, has_frames
 from unhang.diagnose.stacks import MAIN, NOBODY
 from unhang.tell import console
 
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
 _SHOWN = 2
 """So many ranks of a place are shown with their lines."""
 _LINES = 3
@@ -75,6 +77,17 @@ _DISAGREES = ("op.preamble", "detected mismatch between", "expects same model ac
 """What gloo, or torch, says where ranks disagree on a size, a collective or a model: whoever says it is one of them."""
 
 
+class Place(NamedTuple):
+    """Some ranks that do the same, and the lines that say so."""
+
+    ranks: tuple[int, ...]
+    """Ascending."""
+    doing: str
+    """`waiting in all_reduce 12 of DATA_PARALLEL_GROUP_WITH_CP, [2] Float`, `in all_reduce, called by step`, ..."""
+    evidence: tuple[str, ...]
+    """Frames, entries or lines, with their file; a few of them."""
+
+
 def merged(places: Iterable[Place]) -> tuple[Place, ...]:
     """Return places with the ranks that do the same together; the lines are those of the first ones."""
     ranks: dict[str, list[int]] = defaultdict(list)
@@ -88,14 +101,22 @@ def merged(places: Iterable[Place]) -> tuple[Place, ...]:
     )
 
 
-def of_waiting(job: Job) -> tuple[Place, ...]:
-    """Return where the ranks wait that wait."""
-    return merged(waits(rank) for rank in job.ranks.values() if rank.waiting)
+def places(job: Job, errors: Mapping[int, Sequence[Message]]) -> tuple[Place, ...]:
+    """Return where all ranks are, those at the same place together, the most first."""
+    found = merged(
+        failing(number, errors[number]) if number in errors else elsewhere(rank) for number, rank in job.ranks.items()
+    )
+    return tuple(sorted(found, key=lambda one: (-len(one.ranks), one.ranks)))
+
+
+def issued(rank: Rank, operation: Operation) -> Place:
+    """Return that a rank waits in an operation."""
+    return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
 
 
 def waits(rank: Rank) -> Place:
     """Return where a rank waits: in the first of its operations."""
-    return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0], ()))
+    return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0]))
 
 
 def elsewhere(rank: Rank) -> Place:
@@ -105,7 +126,7 @@ def elsewhere(rank: Rank) -> Place:
     if rank.process and not rank.stacks:
         return Place((rank.rank,), f"its process is {rank.process}", ())
     if rank.stacks:
-        place = in_stack(rank, ())
+        place = in_stack(rank)
         return place._replace(evidence=(*place.evidence, *failing(rank.rank, failures(rank)).evidence))
     last = [one for one in rank.last if one.kind]
     if not rank.recorded:
@@ -115,28 +136,40 @@ def elsewhere(rank: Rank) -> Place:
     return Place((rank.rank,), "waiting in no collective", (f"{last[-1].source}: last {_named(last[-1])}",))
 
 
-def issued(rank: Rank, operation: Operation, chain: Chain) -> Place:
-    """Return that a rank waits in an operation, or is past it, with the frames of a signature."""
-    verb = "past" if operation.done else "waiting in"
-    return Place((rank.rank,), f"{verb} {_named(operation)}", _lines(rank, operation, chain))
-
-
-def in_stack(rank: Rank, chain: Chain) -> Place:
-    """Return where a rank is by its stacks: by the one with these frames, else by one in a collective."""
-    stacks = sorted(
-        rank.stacks,
-        key=lambda one: (not has_frames(one.frames, chain), not _is_call(one.frames), one.thread != MAIN),
-    )
-    stack = stacks[0]
-    frames = _shown(stack.frames, chain)
-    inner = frames[0].function if frames else "no frame of Python"
+def in_stack(rank: Rank) -> Place:
+    """Return where a rank is by its stacks: by the one that waits."""
+    stack = waiting_stack(rank)
+    frames = _shown(stack.frames)
+    inner = next((it.function for it in (*_outside(stack.frames), *frames)), "no frame of Python")
     torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
         doing += f", and {_pace(rank, stack)}"
-    return Place((rank.rank,), doing, (f"{stack.source}: {_path(frames)}",))
+    main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
+    lines = [f"{one.source}: {path(_shown(one.frames))}" for one in (stack, *main[:1])]
+    return Place((rank.rank,), doing, tuple(lines))
+
+
+def waiting_stack(rank: Rank) -> Stack:
+    """Return the stack in which a rank waits: one in a collective, else that of its main thread."""
+    return min(rank.stacks, key=lambda one: (not _is_call(one.frames), one.thread != MAIN))
+
+
+def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
+    """Return whether a rank waits for others, by what it has issued, or by the calls in which ranks are."""
+    return bool(rank.waiting or calls.get(rank.rank)) or (bool(rank.stacks) and waits_for_device(rank))
+
+
+def waits_by_stack(rank: Rank) -> bool:
+    """Return whether a rank may wait for others by its stack: in a collective, or in code that has let go of the
+    interpreter, as a call does that waits for a device.
+    """
+    if not rank.stacks or waits_on_host(rank):
+        return False
+    stack = waiting_stack(rank)
+    return _is_call(stack.frames) or (not stack.moved and not stack.gil and stack.idle is not True)
 
 
 def moved(rank: Rank) -> bool | None:
@@ -163,23 +196,27 @@ def _pace(rank: Rank, stack: Stack) -> str:
     return f"{alike}, on a CPU: it works there, or waits in a loop" if is_busy else f"does not move: {alike}"
 
 
-def _lines(rank: Rank, operation: Operation, chain: Chain) -> tuple[str, ...]:
+def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
     """Return the entry of an operation, with its frames, else with those of the rank's stack."""
     frames = operation.frames
-    lines = [f"{operation.source}: {_path(_shown(frames, chain))}" if frames else operation.source]
+    lines = [f"{operation.source}: {path(_shown(frames))}" if frames else operation.source]
     if not frames and rank.stacks:
-        lines += in_stack(rank, chain).evidence
+        lines += in_stack(rank).evidence
     return tuple(line for line in lines if line)
 
 
-def _shown(frames: Sequence[Frame], chain: Chain) -> list[Frame]:
-    """Return the frames of a signature, else the innermost ones outside of torch."""
-    named = [frame for frame in frames if any(has_frames([frame], ((place,),)) for step in chain for place in step)]
-    outside = [frame for frame in frames if not is_torch(frame)] or list(frames)
-    return (named or outside)[:_LINES]
+def _outside(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames outside of torch that do not merely wait."""
+    return [frame for frame in frames if not (is_torch(frame) or _is_of_host(frame))]
 
 
-def _path(frames: Sequence[Frame]) -> str:
+def _shown(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the innermost frames outside of torch."""
+    return ([frame for frame in frames if not is_torch(frame)] or list(frames))[:_LINES]
+
+
+def path(frames: Sequence[Frame]) -> str:
+    """Return frames as people read them, the innermost first."""
     return " < ".join(f"{frame.function} ({_short(frame.file)}:{frame.line})" for frame in frames)
 
 
@@ -190,13 +227,32 @@ def _short(file: str) -> str:
 
 
 def is_torch(frame: Frame) -> bool:
-    """Return whether a frame is torch's."""
-    return "/torch/" in f"/{frame.file}"
+    """Return whether a frame is torch's, but for its data loader, which is where a rank waits for its own data."""
+    return "/torch/" in f"/{frame.file}" and "torch/utils/data/" not in frame.file
 
 
-def issuer(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame outside of torch: the code that issued an operation. None if there is none."""
-    return next((frame for frame in frames if not is_torch(frame)), None)
+def may_be_of(frame: Frame, file: str) -> bool:
+    """Return whether a frame may be of the package that has a file, or of torch."""
+    path_, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
+    # py-spy begins a path below a namespace package
+    portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
+    is_below = path_.startswith(tuple(f"/{name}/" for name in portions))
+    return is_below or f"/{package}/" in path_ or "/torch/" in path_
+
+
+def is_of_framework(frame: Frame) -> bool:
+    """Return whether a frame may be of an upstream's package."""
+    return any(may_be_of(frame, one.module.partition(".")[0]) for one in packs.upstreams().values())
+
+
+def is_of_user(frame: Frame) -> bool:
+    """Return whether a frame is surely of a user's code: of no installed package, and of no framework."""
+    name = frame.file.rpartition("/")[2].removesuffix(".py")
+    if name in sys.stdlib_module_names or not frame.file.endswith(".py"):
+        return False
+    if name == frame.file.removesuffix(".py"):  # so py-spy names what stands in a folder on the path
+        return True
+    return frame.file.startswith("/") and not _INSTALLED.search(frame.file) and not is_of_framework(frame)
 
 
 def _is_collective(frame: Frame) -> bool:
@@ -238,14 +294,8 @@ def call(rank: Rank) -> str:
     """Return the call of a collective in which a rank is by its stacks; empty if it is in none."""
     for stack in rank.stacks:
         if _is_call(stack.frames):
-            return " < ".join("{} ({}:{})".format(*alike(frame)) for frame in _shown(stack.frames, ())[:1]) or "?"
+            return " < ".join("{} ({}:{})".format(*alike(frame)) for frame in _shown(stack.frames)[:1]) or "?"
     return ""
-
-
-def caller(rank: Rank) -> Frame | None:
-    """Return the frame that called the collective in which a rank is by its stacks: the innermost outside of torch."""
-    stacks = (stack.frames for stack in rank.stacks if _is_call(stack.frames))
-    return next((frame for frames in stacks for frame in _shown(frames, ())[:1]), None)
 
 
 def collective(rank: Rank) -> str:
@@ -288,13 +338,6 @@ def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
 
 
-def has_caught(rank: Rank, message: Message) -> bool:
-    """Return whether a rank goes on in a function out of which an error came, by its stacks: so it was caught there."""
-    raised = {alike(frame)[:2] for frame in message.frames if frame.function != "<module>"}
-    running = {alike(frame)[:2] for stack in rank.stacks if stack.idle is not None for frame in stack.frames}
-    return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
-
-
 def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
     """Return the whole stack of a rank's main thread, torch's frames too, and whether it is idle, to compare it."""
     stack = _main(rank)
@@ -314,7 +357,7 @@ def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
     stack = _main(rank)
     file = stack.frames[0].file if stack.frames else ""
-    return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/" in file
+    return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/data/" in file
 
 
 def _is_of_host(frame: Frame) -> bool:
@@ -375,11 +418,6 @@ def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
-
-
-def disagreements(rank: Rank) -> list[Message]:
-    """Return the lines that say that ranks disagree on a size or a collective."""
-    return [one for one in rank.messages if _has(one, _DISAGREES)]
 
 
 def _is_own(message: Message) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import desync, likes, statements, whereabouts
+from unhang.diagnose import desync, likes, statements, where
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation
+from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
-from unhang.diagnose.statements import Statement
 
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
@@ -28,7 +27,7 @@ FAILED, SAID, DEVICE, SILENT = "failed", "said", "device", "silent"
 HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
 
 
-class Suspects(NamedTuple):
+class Who(NamedTuple):
     """Whom a rule names."""
 
     rule: str
@@ -39,7 +38,7 @@ class Suspects(NamedTuple):
     """Of the first error, if a rank failed: where it is, and its frames, the outermost first."""
 
 
-def of(facts: Facts) -> Suspects:
+def of(facts: Facts) -> Who:
     """Return the ranks to suspect first."""
     ranks = facts.job.ranks.values()
     # stacks alone do not show that a job hung which has ended since
@@ -47,13 +46,13 @@ def of(facts: Facts) -> Suspects:
     for name, rule in () if facts.goes_on else RULES if is_hung else RULES[:2]:
         if why := rule(facts):
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
-            return Suspects(name, dict(sorted(why.items())), first)
-    return Suspects("", {})
+            return Who(name, dict(sorted(why.items())), first)
+    return Who("", {})
 
 
 def have_peers(facts: Facts) -> bool:
     """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
-    return any(call and whereabouts.is_paired(facts.job.ranks[number]) for number, call in facts.calls.items())
+    return any(call and where.is_paired(facts.job.ranks[number]) for number, call in facts.calls.items())
 
 
 def traceback(error: Message) -> tuple[str, ...]:
@@ -127,7 +126,7 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
 
 
 def _done(facts: Facts, group: str, number: int) -> str:
-    return f"completed {facts.counts[group][number].completed} of {whereabouts.label(facts.job.group(group))}"
+    return f"completed {facts.counts[group][number].completed} of {where.label(facts.job.group(group))}"
 
 
 def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
@@ -172,7 +171,7 @@ def _not_begun(facts: Facts) -> dict[int, str]:
             rank = facts.job.ranks[number]
             is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
             if number not in busy and is_next and count.completed < begun <= count.enqueued:
-                label = whereabouts.label(facts.job.group(group))
+                label = where.label(facts.job.group(group))
                 found[number] = f"has not begun {begun} of {label}, its peers have: its device is stuck before it"
     return found
 
@@ -188,20 +187,20 @@ def _stopped(facts: Facts) -> dict[int, str]:
 def _silent(facts: Facts) -> dict[int, str]:
     """Name the ranks of which nothing came, if nothing else explains the hang.
 
-    Where these are most of a large job, only a part of its files is at hand.
+    Where these are most of the job, only a part of its files is at hand.
     """
     is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
     unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
     if not unseen:
         return {}
     is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
-    if (is_most and len(unseen) > _SHOWN) or _explained(facts):
+    if (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
         members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
         for number in unseen & members if meeting.waiting else ():
-            found.setdefault(number, f"{_little(facts, number)}, and {whereabouts.label(meeting.group)} waits for it")
+            found.setdefault(number, f"{_little(facts, number)}, and {where.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
         for other in unseen & others:
             found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
@@ -230,7 +229,7 @@ def _little(facts: Facts, number: int) -> str:
 def _left_behind(facts: Facts) -> dict[int, str]:
     """Name the ranks that wait where most have done all: they have issued a call that nobody else comes to."""
     ranks = facts.job.ranks
-    done = {number for number in ranks if not _waits(facts, number) and whereabouts.is_done(ranks[number])}
+    done = {number for number in ranks if not _waits(facts, number) and where.is_done(ranks[number])}
     waiting = ranks.keys() - done
     if 2 * len(done) <= len(desync.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
         return {}
@@ -246,12 +245,14 @@ def _late(facts: Facts) -> dict[int, str]:
         if not meeting.waiting:
             continue
         late = _not_come(facts, meeting)
-        most = f", or {_ranks(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        most = (
+            f", or {facts.job.called(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        )
         for number in late:
             if _waits(facts, number):
                 continue
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
-            label = whereabouts.label(meeting.group)
+            label = where.label(meeting.group)
             text = f"has not come to {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
@@ -286,20 +287,20 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     """
     is_told = any(meeting.waiting for meeting in facts.meetings)
     free = {
-        number: whereabouts.path_to(rank) if rank.stacks else ()
+        number: where.path_to(rank) if rank.stacks else ()
         for number, rank in facts.job.ranks.items()
         if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
     }
     places = Counter(free.values())
     logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
-    others = {call for number, call in facts.calls.items() if not whereabouts.is_idle(facts.job.ranks[number])}
+    others = {call for number, call in facts.calls.items() if not where.is_idle(facts.job.ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
     beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
         number: path
         for number, path in free.items()
-        if not (may_be_idle and whereabouts.is_idle(facts.job.ranks[number]))
+        if not (may_be_idle and where.is_idle(facts.job.ranks[number]))
         if facts.job.ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
     }
     seen = facts.calls.keys() | logged | free.keys()
@@ -308,9 +309,18 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     what = "its peers are in a collective, and no frame or dump shows it in one"
     ranks = {number: facts.job.ranks[number] for number in free}
     return {
-        number: f"{what}: it is {whereabouts.in_stack(rank, ()).doing}" if rank.stacks else what + _where(facts, number)
+        number: f"{what}: it is {where.in_stack(rank).doing}" if rank.stacks else what + _where(facts, number)
         for number, rank in ranks.items()
     }
+
+
+def _only_one(facts: Facts) -> dict[int, str]:
+    """Name the only process that was seen, if it waits for what no other rank does, such as its data."""
+    (number, rank), *others = facts.job.ranks.items() or [(0, None)]
+    if others or rank is None or not rank.stacks or facts.job.statements or where.is_idle(rank) or where.is_done(rank):
+        return {}
+    is_held = where.waits_on_host(rank) and not facts.calls[number]
+    return {number: f"it waits for no other rank: it is {where.in_stack(rank).doing}"} if is_held else {}
 
 
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
@@ -343,8 +353,8 @@ def _waits(facts: Facts, number: int) -> bool:
 def _where(facts: Facts, number: int) -> str:
     rank = facts.job.ranks[number]
     if rank.stacks:
-        return f", {whereabouts.in_stack(rank, ()).doing}"
-    is_gloo = whereabouts.is_of_gloo(rank)
+        return f", {where.in_stack(rank).doing}"
+    is_gloo = where.is_of_gloo(rank)
     return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo else ""
 
 
@@ -361,12 +371,12 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     found = {}
     for number in free:
         others, one = facts.met[number] - {number}, facts.heads[number].operations[0]
-        where = f"{one.kind} of {whereabouts.label(one.group)}"
+        place = f"{one.kind} of {where.label(one.group)}"
         if others and others <= free:
-            what = f"have come to {where}, and none is done"
-            found[number] = f"it and {_ranks(others)} {what}: the device of one of them is stuck"
+            what = f"have come to {place}, and none is done"
+            found[number] = f"it and {facts.job.called(others)} {what}: the device of one of them is stuck"
         elif not others and number in waited and (one.kind in PAIRED or len(one.group.members) == 1):
-            found[number] = f"waits in {where} for nobody, and others wait for it: its device is stuck"
+            found[number] = f"waits in {place} for nobody, and others wait for it: its device is stuck"
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
         found = waiting
     return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
@@ -379,10 +389,6 @@ def _is_whole(head: Head) -> bool:
     return bool(head.operations[0].group.members)
 
 
-def _ranks(numbers: Collection[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
-
-
 def _in_what(facts: Facts) -> dict[int, str]:
     """Name the ranks that issued another call, size or type than most, as one collective of a group."""
     found: dict[int, str] = {}
@@ -390,12 +396,19 @@ def _in_what(facts: Facts) -> dict[int, str]:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
             sides = desync.sides(one for one in meeting.operations.values() if one.kind)
-            why = f"disagrees on the {what} of collective {meeting.sequence} of {whereabouts.label(meeting.group)}"
+            why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
             named = _minority(sides, why)
+            if len(named) == sum(map(len, sides)) and _is_untold(meeting):
+                continue
             if len(named) == sum(map(len, sides)) and (odd := _odd(facts, meeting, sides)):
                 named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
             found.update(named)
     return found
+
+
+def _is_untold(meeting: Meeting) -> bool:
+    """Return whether a rank is past a collective of which nobody knows what it issued: it may be one of the most."""
+    return any(one.done and not one.kind for one in meeting.operations.values())
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
@@ -419,8 +432,8 @@ def _by_digest(facts: Facts) -> dict[int, str]:
     """Name the ranks that issued another collective than most, of which no more than that is kept."""
     found: dict[int, str] = {}
     for split in sorted(facts.splits, key=lambda one: one.sequence):
-        where = f"collective {split.sequence} of {whereabouts.label(split.group)}"
-        found.update(_minority(split.sides, f"issued another call than its peers as {where}"))
+        place = f"collective {split.sequence} of {where.label(split.group)}"
+        found.update(_minority(split.sides, f"issued another call than its peers as {place}"))
     return found
 
 
@@ -432,7 +445,7 @@ def _in_number(facts: Facts) -> dict[int, str]:
     for one in facts.meetings:
         if one.waiting and one.absent and not any(facts.job.ranks[number].waiting for number in one.absent):
             why = "it has issued more or fewer collectives than most, and waits in another one"
-            found.update(_minority([one.waiting, one.absent], f"of {whereabouts.label(one.group)}, {why}"))
+            found.update(_minority([one.waiting, one.absent], f"of {where.label(one.group)}, {why}"))
     return found
 
 
@@ -449,7 +462,7 @@ def _in_order(facts: Facts) -> dict[int, str]:
     """Name the ranks of a cycle without which there would be none, or that wait in another group than most of it."""
     found: dict[int, str] = {}
     for core in facts.cycles:
-        places = {number: whereabouts.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        places = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
         sides = _sides(places)
         if (crossing := _crossing(facts, core)) is not None:
             found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
@@ -496,7 +509,7 @@ def _other_stack(facts: Facts) -> dict[int, str]:
         number: f"its stack differs from that of its peers{_where(facts, number)}{open_}"
         for number in odd
         if not (rank := facts.job.ranks[number]).waiting
-        if not (whereabouts.is_idle(rank) or (places[stacks[number]] > 1 and whereabouts.waits_for_device(rank)))
+        if not (where.is_idle(rank) or (places[stacks[number]] > 1 and where.waits_for_device(rank)))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
@@ -507,18 +520,18 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
     So it does in a call for that, where a rank is that is known to wait, and beside others that are on no CPU.
     """
     rank = facts.job.ranks[number]
-    if facts.calls[number] or whereabouts.waits_for_device(rank):
+    if facts.calls[number] or where.waits_for_device(rank):
         return True
-    if whereabouts.waits_on_host(rank) or whereabouts.moved(rank):
+    if where.waits_on_host(rank) or where.moved(rank):
         return False
-    return number in facts.as_waiting or (beside > 1 and not whereabouts.is_busy(rank))
+    return number in facts.as_waiting or (beside > 1 and not where.is_busy(rank))
 
 
 def _in_cycle(facts: Facts) -> dict[int, str]:
     """Name all ranks that wait for each other."""
     why = "it waits for ranks that wait for it"
     return {
-        number: f"deadlocked in {whereabouts.label(facts.job.ranks[number].waiting[0].group)}: {why}"
+        number: f"deadlocked in {where.label(facts.job.ranks[number].waiting[0].group)}: {why}"
         for core in facts.cycles
         for number in core
     }
@@ -567,6 +580,7 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _free_by_stacks),
+    (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
     (DISAGREES, likes.mismatched),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.hung_jobs import SITE, frames, issued, job, rank
-from unhang.diagnose import whereabouts
-from unhang.diagnose.answer import Place
+from support.hung_jobs import frames, issued, job, rank
+from unhang.diagnose import where
 from unhang.diagnose.evidence import Frame, Group, Message, Operation, Rank, Stack
-from unhang.diagnose.signature import Place as Function
+from unhang.diagnose.where import Place
 
 WORLD, UNNAMED = Group("0", "default_pg"), Group("", "")
 CALL, STEP = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step"
@@ -33,16 +32,16 @@ def one(*operations: Operation, **more: object) -> Rank:
     ],
 )
 def test_an_operation_in_words(operation: Operation, wanted: str) -> None:
-    assert whereabouts.waits(one(operation)).doing == f"waiting in {wanted}"
-    assert whereabouts.issued(one(), operation._replace(done=True), ()).doing == f"past {wanted}"
+    assert where.waits(one(operation)).doing == f"waiting in {wanted}"
+    assert where.issued(one(), operation).doing == f"waiting in {wanted}"
 
 
 @pytest.mark.parametrize(
-    ("where", "doing", "line"),
+    ("whose", "doing", "line"),
     [
-        (one(WAITS), "waiting in all_reduce 12 of default_pg, [2] Float", "dump: entry 1: step (job/train.py:7)"),
-        (one(at=(CALL, STEP)), "in all_reduce, called by step", "stack: step (job/train.py:7)"),
-        (one(at=(STEP,)), "in step", "stack: step (job/train.py:7)"),
+        (one(WAITS), "waiting in all_reduce 12 of default_pg, [2] Float", "dump: entry 1: step (/job/train.py:7)"),
+        (one(at=(CALL, STEP)), "in all_reduce, called by step", "stack: step (/job/train.py:7)"),
+        (one(at=(STEP,)), "in step", "stack: step (/job/train.py:7)"),
         (
             one(WAITS._replace(done=True)),
             "waiting in no collective",
@@ -52,25 +51,52 @@ def test_an_operation_in_words(operation: Operation, wanted: str) -> None:
         (one(recorded=False), "in no collective that a file tells of", ""),
     ],
 )
-def test_where_a_rank_is(where: Rank, doing: str, line: str) -> None:
-    assert whereabouts.elsewhere(where) == Place((0,), doing, (line,) if line else ())
+def test_where_a_rank_is(whose: Rank, doing: str, line: str) -> None:
+    assert where.elsewhere(whose) == Place((0,), doing, (line,) if line else ())
 
 
-def test_the_frames_of_a_signature_come_first_and_paths_are_short() -> None:
+def test_the_innermost_frames_outside_of_torch_are_shown_and_paths_are_short() -> None:
     deep = [Frame(f"f{number}", f"/home/me/work/job/part{number}.py", number) for number in range(5)]
-    chain = ((Function("job/part4.py", "f4"),),)
-    shown = whereabouts.issued(one(), WAITS._replace(frames=(*frames(CALL), *deep)), chain)
-    assert shown.evidence == ("dump: entry 1: f4 (work/job/part4.py:4)",)
-    shown = whereabouts.issued(one(), WAITS._replace(frames=(*frames(CALL), *deep)), ())
+    shown = where.issued(one(), WAITS._replace(frames=(*frames(CALL), *deep)))
     assert shown.evidence == (
         "dump: entry 1: f0 (work/job/part0.py:0) < f1 (work/job/part1.py:1) < f2 (work/job/part2.py:2)",
     )
-    assert frames(STEP)[0].file == f"{SITE}job/train.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "is_user"),
+    [
+        ("/job/train.py", True),
+        ("train.py", True),
+        ("queue.py", False),
+        ("/usr/lib/python3.12/queue.py", False),
+        ("/opt/venv/lib/python3.12/site-packages/einops/layers.py", False),
+        ("/src/Megatron-LM/megatron/core/utils.py", False),
+        ("transformers/trainer.py", False),
+        ("<string>", False),
+    ],
+)
+def test_a_frame_is_of_a_user_s_code_if_it_is_of_no_package(file: str, is_user: bool) -> None:
+    assert where.is_of_user(Frame("step", file, 3)) is is_user
+
+
+def test_a_rank_may_wait_by_its_stack_unless_it_holds_the_interpreter_or_waits_on_the_host() -> None:
+    """A call that waits for a device lets go of the interpreter, and py-spy calls its thread active."""
+    there = Stack("MainThread", frames(STEP), False, "s")
+    for stack, wanted in (
+        (there, True),
+        (there._replace(gil=True), False),
+        (there._replace(idle=True), False),
+        (there._replace(moved=True), False),
+        (there._replace(idle=True, frames=frames(CALL, STEP)), True),
+        (there._replace(frames=frames("threading.py::wait", STEP)), False),
+    ):
+        assert where.waits_by_stack(Rank(3, stacks=(stack,))) is wanted
 
 
 def test_an_entry_without_frames_has_those_of_the_stack() -> None:
     whole = one(WAITS._replace(frames=()), at=(STEP,))
-    assert whereabouts.waits(whole).evidence == ("dump: entry 1", "stack: step (job/train.py:7)")
+    assert where.waits(whole).evidence == ("dump: entry 1", "stack: step (/job/train.py:7)")
 
 
 def test_a_thread_in_a_collective_is_told_before_another() -> None:
@@ -78,9 +104,9 @@ def test_a_thread_in_a_collective_is_told_before_another() -> None:
         Stack("logger", frames("job/log.py::write"), True, "a"),
         Stack("pt_autograd_0", frames(CALL, STEP), None, "b"),
     )
-    assert whereabouts.elsewhere(Rank(3, stacks=stacks)).doing == "in all_reduce, called by step"
-    assert whereabouts.call(Rank(3, stacks=stacks)) == "step (train.py:7)"
-    assert whereabouts.call(Rank(3, stacks=stacks[:1])) == ""
+    assert where.elsewhere(Rank(3, stacks=stacks)).doing == "in all_reduce, called by step"
+    assert where.call(Rank(3, stacks=stacks)) == "step (train.py:7)"
+    assert where.call(Rank(3, stacks=stacks[:1])) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,15 +124,15 @@ def test_what_a_rank_has_used_of_a_cpu_counts_more_than_what_py_spy_says(
 ) -> None:
     stack = Stack("MainThread", frames(STEP), idle, "s", moved=False)
     there = Rank(3, stacks=(stack,), cpu=cpu)
-    assert doing in whereabouts.elsewhere(there).doing
-    assert whereabouts.is_busy(there) is (doing == "on a CPU")
+    assert doing in where.elsewhere(there).doing
+    assert where.is_busy(there) is (doing == "on a CPU")
     other = there._replace(stacks=(stack._replace(thread="loader"),))
-    assert ("on a CPU" in whereabouts.elsewhere(other).doing) is not idle, "it was measured of the main thread"
+    assert ("on a CPU" in where.elsewhere(other).doing) is not idle, "it was measured of the main thread"
 
 
 def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
     places = [Place((number,), "waiting", (f"line {number}",)) for number in (5, 1, 3)]
-    assert whereabouts.merged([*places, Place((2,), "past", ())]) == (
+    assert where.merged([*places, Place((2,), "past", ())]) == (
         Place((1, 3, 5), "waiting", ("line 5", "line 1")),
         Place((2,), "past", ()),
     )
@@ -124,25 +150,24 @@ def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
     ],
 )
 def test_an_error_of_python_s_own_is_no_consequence_whatever_its_words(text: str, at: str, fails: bool) -> None:
-    assert bool(whereabouts.failures(one(lines=[Message(text, "log:9", frames(at))]))) is fails
+    assert bool(where.failures(one(lines=[Message(text, "log:9", frames(at))]))) is fails
 
 
 @pytest.mark.parametrize(
-    ("text", "fails", "disagrees"),
+    ("text", "fails"),
     [
-        ("ValueError: loss is NaN", True, False),
-        ("torch.OutOfMemoryError: CUDA out of memory", True, False),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", True, False),
-        ("exitcode  : -9", True, False),
-        ("exitcode  : -6", False, False),
-        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False, False),
-        ("RuntimeError: DataLoader timed out after 60 seconds", True, False),
-        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False, True),
-        ("RuntimeError: Detected mismatch between collectives on ranks.", False, True),
+        ("ValueError: loss is NaN", True),
+        ("torch.OutOfMemoryError: CUDA out of memory", True),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", True),
+        ("exitcode  : -9", True),
+        ("exitcode  : -6", False),
+        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False),
+        ("RuntimeError: DataLoader timed out after 60 seconds", True),
+        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False),
+        ("RuntimeError: Detected mismatch between collectives on ranks.", False),
     ],
 )
-def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool, disagrees: bool) -> None:
+def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool) -> None:
     said = one(lines=[Message(text, "log:9")])
-    assert bool(whereabouts.failures(said)) is fails
-    assert bool(whereabouts.disagreements(said)) is disagrees
-    assert whereabouts.failing(4, said.messages) == Place((4,), "failing", (f"log:9: {text}",))
+    assert bool(where.failures(said)) is fails
+    assert where.failing(4, said.messages) == Place((4,), "failing", (f"log:9: {text}",))

@@ -1,0 +1,170 @@
+"""Which fixes the ranks' places name: the jobs in the fixes' test modules, what looks like them, and what is unsure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import fixes, hung_jobs, needed
+from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
+from unhang.diagnose import diagnosis
+from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
+from unhang.diagnose.signature import Signature
+from unhang.diagnose.sources import Sources
+
+EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
+NAMES = [f"{fix}: {hung.name}" for fix, hung in EACH]
+MTP = next(hung.job for fix, hung in EACH if fix == "mtp-cp-deadlock")
+PAIR = Group("0", "default_pg", (0, 1))
+METRIC, LOGGER = "swift/metrics/utils.py::MeanMetric.compute", "torch/distributed/c10d_logger.py::wrapper"
+DISPATCHER = "megatron/core/transformer/moe/token_dispatcher.py"
+
+
+def told(whole: Job) -> dict[str, str]:
+    return needed.words(needed.answers(whole))
+
+
+def two_types(*at: str) -> Job:
+    """Return a job whose two ranks reduce a metric of two types."""
+    return job([rank(issued(PAIR, 3, "all_reduce", 2, dtype=dtype, at=at)) for dtype in ("Float", "Double")])
+
+
+@pytest.mark.parametrize(("fix", "hung"), EACH, ids=NAMES)
+def test_a_job_is_known_where_its_fix_is_needed_and_nothing_else_explains_it(fix: str, hung: HungJob) -> None:
+    found = told(hung.job)
+    assert found.get(fix, "") == hung.sure
+    bare = needed.words(diagnosis.answers(diagnosis.diagnose(hung.job), needed.SIGNATURES, Sources(()), {}))
+    assert bare.get(fix, "") == ("possible" if hung.sure else "")
+    assert {*bare.values()} <= {"possible"}
+
+
+@pytest.mark.parametrize(("fix", "hung"), [each for each in EACH if each[1].sure == "known"])
+def test_an_error_of_a_rank_s_own_explains_it_first(fix: str, hung: HungJob) -> None:
+    lost = [number for number, one in hung.job.ranks.items() if not (one.waiting or one.stacks or one.messages)]
+    for number in lost[:1]:
+        failed = Rank(number, messages=tuple(failing("ValueError: loss is NaN", "job/train.py::step")))
+        found = told(hung.job._replace(ranks={**hung.job.ranks, number: failed}))
+        assert found.get(fix, "") != "known"
+
+
+@pytest.mark.parametrize("whole", needed.SIGNATURES, ids=lambda whole: whole.fix)
+def test_each_hang_of_a_signature_is_that_of_a_job(whole: Signature) -> None:
+    jobs = [hung.job for fix, hung in EACH if fix == whole.fix and hung.sure == "known"]
+    met = {one.summary for each in jobs for one in needed.answers(each) if one.fix == whole.fix}
+    assert [hang.summary for hang in whole.hangs if hang.summary not in met] == []
+
+
+def test_without_frames_nothing_is_named() -> None:
+    assert told(MTP) == {"mtp-cp-deadlock": "known"}
+    assert told(without_frames(MTP)) == {}
+
+
+def test_a_rank_of_which_nothing_came_and_an_unknown_number_of_ranks_stop_nothing() -> None:
+    for left in (MTP._replace(size=None), without(MTP, 3), without(MTP, 2)):
+        assert told(left) == {"mtp-cp-deadlock": "known"}
+
+
+@pytest.mark.parametrize(
+    ("between", "wanted"),
+    [
+        ((C10D, LOGGER), "known"),
+        ((C10D, "typing_extensions.py::wrapper", LOGGER), "known"),
+        (("unhang/prove/ranks/shims.py::averaging",), "known"),
+        ((C10D, LOGGER, "job/hooks.py::reduce"), None),
+    ],
+)
+def test_a_user_s_code_that_the_function_calls_waits_for_itself(between: tuple[str, ...], wanted: str | None) -> None:
+    assert told(two_types(*between, METRIC)).get("mean-metric-dtype") == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "wanted"),
+    [
+        ("AssertionError: bad", ("job/train.py::step",), "also"),
+        ("RuntimeError: Timed out waiting 5000ms for recv operation", ("job/train.py::step",), "known"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", ("torch/run.py::main",), "known"),
+    ],
+)
+def test_the_own_error_of_a_process_of_unknown_rank_comes_first(text: str, at: tuple[str, ...], wanted: str) -> None:
+    (found,) = needed.answers(MTP._replace(strangers=tuple(failing(text, *at))))
+    assert (found.fix, found.answer, bool(found.before)) == ("mtp-cp-deadlock", wanted, wanted == "also")
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"), [("0", "known"), ("0.", "known"), ("0512", None), ("0.5", None), ("0x40", None), ("10", None)]
+)
+def test_the_words_of_an_error_are_whole(size: str, wanted: str | None) -> None:
+    at = f"{DISPATCHER}::MoEAllGatherTokenDispatcher.combine_postprocess"
+    lines = failing(f"RuntimeError: shape '[-1, 512]' is invalid for input of size {size}", at)
+    assert told(job([rank(lines=lines, recorded=False)])).get("allgather-empty-expert") == wanted
+
+
+def test_a_host_that_waits_for_its_device_may_have_left_the_innermost_function() -> None:
+    """NCCL's ranks wait where they read what was reduced: in the function that called the one with the reduction."""
+    track = hung_jobs.frames("megatron/core/transformer/moe/moe_utils.py::track_moe_metrics", "job/train.py::train")
+    stack = Stack("MainThread", track, False, "s")
+    whole = job([Rank(0, stacks=(stack,)), Rank(1, stacks=(stack,))])
+    assert told(whole)["moe-aux-tracker-hang"] == "known"
+    busy = {number: one._replace(stacks=(stack._replace(gil=True),)) for number, one in whole.ranks.items()}
+    assert told(whole._replace(ranks=busy)) == {}
+
+
+_SOURCE = """\
+class MoEAllGatherTokenDispatcher:
+    def combine_postprocess(self):
+        raise
+
+
+class MoEAlltoAllTokenDispatcher:
+    def combine_postprocess(self):
+        def inner():
+            raise
+        raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "wanted"),
+    [
+        (3, f"/opt/venv/{DISPATCHER}", "known"),
+        (3, "token_dispatcher.py", "known"),  # so py-spy cuts paths
+        (10, f"/opt/venv/{DISPATCHER}", None),
+        (10, "token_dispatcher.py", None),
+        (90, f"/opt/venv/{DISPATCHER}", "possible"),
+        (90, "token_dispatcher.py", "possible"),
+        (3, "/job/token_dispatcher.py", None),
+    ],
+)
+def test_the_line_tells_which_of_several_classes_it_is(
+    line: int, file: str, wanted: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / DISPATCHER
+    path.parent.mkdir(parents=True)
+    path.write_text(_SOURCE)
+    error = failing("RuntimeError: shape '[2, 4]' is invalid for input of size 0")[0]
+    failed = Rank(0, messages=(error._replace(frames=(Frame("combine_postprocess", file, line),)),))
+    found = diagnosis.diagnose(job([failed]))
+    answers = diagnosis.answers(found, needed.SIGNATURES, Sources([str(tmp_path)]), needed.NEEDED)
+    assert needed.words(answers).get("allgather-empty-expert") == wanted
+
+
+@pytest.mark.parametrize("verdict", ["applied", "fixed-upstream", "not-affected"])
+def test_code_that_lacks_the_defect_is_never_known(verdict: str) -> None:
+    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict=verdict) for one in needed.NEEDED["mtp-cp-deadlock"])}
+    (found,) = diagnosis.answers(diagnosis.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+    assert (found.fix, found.answer) == ("mtp-cp-deadlock", "not-here")
+
+
+def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
+    whole = next(hung.job for fix, hung in EACH if fix == "sft-packed-seq-broadcast")
+    fix = "sft-packed-seq-broadcast"
+    other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
+    (found,) = diagnosis.answers(diagnosis.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
+    assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
+
+
+def test_an_unknown_shape_leaves_it_open() -> None:
+    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict="drifted") for one in needed.NEEDED["mtp-cp-deadlock"])}
+    (found,) = diagnosis.answers(diagnosis.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+    assert (found.answer, found.question[-1]) == ("possible", "?")
