@@ -159,9 +159,13 @@ ATTACKS = {
     "runs that recover, killed": ["tests/whole/test_killed_runs.py", "-k", "again"],
     "whole runs, a failing disk": ["tests/whole/test_failing_disk.py"],
     "transactions, killed or stopped": ["tests/store/test_transaction.py", "tests/store/test_recovery.py"],
+    "originals that seem replaced": ["tests/store/test_proof.py"],
     "edits of fixed functions": [
-        "tests/judge/test_edits.py", "tests/judge/test_origin.py", "tests/whole/test_forks.py",
+        "tests/judge/test_edits.py", "tests/judge/test_pairs.py", "tests/judge/test_origin.py",
+        "tests/whole/test_forks.py",
     ],
+    "names that a file binds again": ["tests/shapes/test_rebound.py"],
+    "defects that no rewrite cures": ["tests/whole/test_no_rewrite.py"],
     "functions with an edit, run": ["tests/judge/test_shows.py"],
     "edits beside the rewrites": ["tests/fixes/test_anchors.py", "tests/whole/test_accept.py"],
     "bytecode of other code": [
@@ -177,8 +181,13 @@ ATTACKS = {
         "tests/store/test_journal.py", "tests/store/test_untrusted.py", "tests/store/test_folder.py",
     ],
     "text from outside, at each sink": ["tests/test_gate.py", "tests/github/test_action.py", "tests/draft"],
+    "damaged and hostile packs": ["tests/whole/test_damaged_packs.py", "tests/test_parameters.py"],
     "hostile archives": ["tests/deliver/test_archive.py", "tests/deliver/test_wheel.py"],
-    "fake interpreters and hostile folders": ["tests/find/test_environment.py", "tests/find/test_own_path.py"],
+    "fake interpreters and hostile folders": [
+        "tests/find/test_environment.py", "tests/find/test_own_path.py", "tests/find/test_trust.py",
+        "tests/whole/test_untrusted.py", "tests/test_entry_points.py", "tests/diagnose/test_live.py",
+    ],
+    "environments, read and asked": ["tests/find/test_reading.py"],
 }  # fmt: skip
 
 

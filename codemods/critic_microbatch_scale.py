@@ -25,7 +25,7 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, has_docstring
 
 _LOSS = "compute_value_loss"
-_OWN = ("metric", "whole", "given")
+_OWN = ("metric", "whole", "nothing", "logged", "mean", "divisor", "given")
 _SUM = "AggregationType"
 _KEYS = ("dp_size", "batch_num_tokens", "global_batch_size")
 _MARK = "# unhang critic-microbatch-scale: "
@@ -33,19 +33,21 @@ _READ = """\
 {mark}engines add up micro-batches, so each is to be its part of the mini-batch
 from verl.utils import metric
 
-whole = {{"dp_size": {data}["dp_size"], "batch_num_tokens": {data}["batch_num_tokens"]}}
-whole["global_batch_size"] = {data}["global_batch_size"] if "global_batch_size" in {data}.keys() else None
+whole = {{key: {data}[key] for key in ("dp_size", "batch_num_tokens", "global_batch_size") if key in {data}.keys()}}
 whole["loss_scale_factor"] = getattr({config}, "loss_scale_factor", None)
 """
 _SCALE = """\
 {mark}so far a mean over the micro-batch, and NaN where that has no token
-if {mask}.any():
+nothing, logged = ~{mask}.any(), None
+{loss} = mean = {loss}.masked_fill(nothing, 0.0)
+divisor = "batch_num_tokens" if {mode} == "token-mean" else "global_batch_size"
+if {{"dp_size", divisor}} <= whole.keys():
     given = {mask}.float(), {mask}, {mode}
-    {loss} = {loss} * (agg_loss(*given, **whole) / agg_loss(*given))
-else:
-    {loss} = 0.0 * {predicted}.sum()
+    {loss} = (mean * (agg_loss(*given, **whole) / agg_loss(*given))).masked_fill(nothing, 0.0)
+    if hasattr(metric, "Metric"):
+        logged = metric.Metric(value={loss}, aggregation=metric.AggregationType.SUM)
 """
-_LOGGED = "a sum over micro-batches, as the loss is"
+_LOGGED = "a sum over micro-batches, as the loss is; 0.7.0 averages what is logged"
 
 
 class ValueLoss(Codemod):
@@ -65,21 +67,21 @@ class ValueLoss(Codemod):
             # unhang critic-microbatch-scale: engines add up micro-batches, so each is to be its part of the mini-batch
             from verl.utils import metric
 
-            whole = {"dp_size": data["dp_size"], "batch_num_tokens": data["batch_num_tokens"]}
-            whole["global_batch_size"] = data["global_batch_size"] if "global_batch_size" in data.keys() else None
+            ...
             whole["loss_scale_factor"] = getattr(config, "loss_scale_factor", None)
 
             found = output["values"]
             mask = data.select("mask")["mask"]
             loss, clipped = compute_value_loss(vpreds=found, response_mask=mask, loss_agg_mode=config.mode)
             # unhang critic-microbatch-scale: so far a mean over the micro-batch, and NaN where that has no token
-            if mask.any():
+            nothing, logged = ~mask.any(), None
+            loss = mean = loss.masked_fill(nothing, 0.0)
+            ...
                 given = mask.float(), mask, config.mode
-                loss = loss * (agg_loss(*given, **whole) / agg_loss(*given))
-            else:
-                loss = 0.0 * found.sum()
-            # unhang critic-microbatch-scale: a sum over micro-batches, as the loss is
-            return loss, {"loss": metric.Metric(value=loss, aggregation=metric.AggregationType.SUM)}
+                loss = (mean * (agg_loss(*given, **whole) / agg_loss(*given))).masked_fill(nothing, 0.0)
+                ...
+            # unhang critic-microbatch-scale: a sum over micro-batches, as the loss is; 0.7.0 averages what is logged
+            return loss, {"loss": mean.item() if logged is None else logged}
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -88,21 +90,15 @@ class ValueLoss(Codemod):
         config, _, data = (one.arg for one in function.args.args[:3])
         loss = expression(found)
         names = {
-            "predicted": operand(argument(call, "vpreds"), "vpreds=..."),
             "mask": operand(argument(call, "response_mask"), "response_mask=..."),
             "mode": operand(argument(call, "loss_agg_mode"), "loss_agg_mode=..."),
         }
-        logged = once(calls(function, f"{loss}.detach().item"), f"{loss}.detach().item()")
+        number = once(calls(function, f"{loss}.detach().item"), f"{loss}.detach().item()")
         first = function.body[has_docstring(function)]
         return [
             span(first, first, preceded_by(_READ.format(mark=_MARK, data=data, config=config))),
             span(row, row, followed_by(_SCALE.format(mark=_MARK, loss=loss, **names))),
-            replaced_by(
-                function,
-                logged,
-                f"metric.Metric(value={loss}, aggregation=metric.{_SUM}.SUM)",
-                f"{_MARK}{_LOGGED}",
-            ),
+            replaced_by(function, number, "mean.item() if logged is None else logged", f"{_MARK}{_LOGGED}"),
         ]
 
     def names(self, function: Function) -> frozenset[str]:

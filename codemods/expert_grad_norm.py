@@ -31,7 +31,10 @@ _SAVE = """\
 _FLAG = """
 # unhang expert-grad-norm: TP ranks hold other experts or other shards, which count
 if (
-    {kept} in ("column", "row")
+    (
+        {kept} in ("column", "row")
+        or config.expert_tensor_parallel_size == 1
+    )
     and config.tensor_model_parallel_size > 1
     and (
         self.expert_parallel
@@ -41,9 +44,6 @@ if (
     for own_name, own in self.named_parameters():
         if own_name.rstrip("0123456789") == "weight":
             own.tensor_model_parallel = True
-"""
-# what reads the mark reads these too; a later constructor sets them itself
-_SPLIT = """\
             if not hasattr(own, "partition_dim"):
                 own.partition_dim = int({kept} == "row")
                 own.partition_stride = 1
@@ -96,7 +96,7 @@ class Constructor(Codemod):
             return [span(loop, loop, followed_by(_FLAG.format(kept=once(names, f"... = {_MODE}"))))]
         return [
             span(hidden, hidden, preceded_by(_SAVE.format(kept=_KEPT))),
-            span(loop, loop, followed_by((_FLAG + _SPLIT).format(kept=_KEPT))),
+            span(loop, loop, followed_by(_FLAG.format(kept=_KEPT))),
         ]
 
     def names(self, function: Function) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""megatron-core: divide the loss of multi-token prediction by no zero.
+"""megatron-core, mcore-bridge: divide the loss of multi-token prediction by no zero.
 
 https://github.com/NVIDIA/Megatron-LM/pull/3396
 """
@@ -44,7 +44,8 @@ class Loss(Codemod):
         row, count = once([it for it in _counted(function) if it[1] in divisors], f"..., ... = {_ROLL}(...)")
         if divisors.count(count) != 2:
             raise AnchorError(f"... / {count}, twice", divisors.count(count))
-        if any(name == count for name, _ in filter(None, map(assigned, ast.walk(function)))):
+        others = [assigned(it) for it in ast.walk(function) if it is not row]
+        if any(name == count for name, _ in filter(None, others)):
             raise AnchorError(f"{count} as {_ROLL} returns it")
         return [span(row, row, followed_by(f"{_COMMENT}\n{count} = {count} + ({count} == 0)\n"))]
 
@@ -56,13 +57,15 @@ class Loss(Codemod):
         return any(expression(call).endswith(".clamp(min=1)") for call in safe)
 
 
-def _counted(function: Function) -> list[tuple[ast.Assign, str]]:
-    """Return where something is shifted, and the name of what is counted then: the second that the call gives."""
-    return [
-        (row, expression(row.targets[0].elts[1]))
-        for row in ast.walk(function)
-        if isinstance(row, ast.Assign) and isinstance(row.targets[0], ast.Tuple) and row.value in calls(row, _ROLL)
-    ]
+def _counted(function: Function) -> list[tuple[ast.stmt, str]]:
+    """Return where tokens are counted, and the name of their number: the second that a shift gives, or a sum."""
+    found: list[tuple[ast.stmt, str]] = []
+    for row in (node for node in ast.walk(function) if isinstance(node, ast.stmt)):
+        if isinstance(row, ast.Assign) and isinstance(row.targets[0], ast.Tuple) and row.value in calls(row, _ROLL):
+            found.append((row, expression(row.targets[0].elts[1])))
+        elif (named := assigned(row)) and expression(named[1]).endswith(".sum()"):
+            found.append((row, named[0]))
+    return found
 
 
 CODEMODS = dict.fromkeys(

@@ -99,7 +99,7 @@ class Attach(Codemod):
         return frozenset({"MoEAuxLossAutoScaler", *({"parallel_state"} & mentioned(function))})
 
     def fixed_upstream(self, function: Function) -> bool:
-        found = [call for row in _arm(function, _PER_TOKEN) for call in calls(row, _ATTACH)]
+        found = [call for row in _arm(function, _PER_TOKEN) for call in calls(row, _ATTACH) if len(call.args) == 2]
         return len(found) == 1 and expression(found[0].args[1]).endswith(f" * {_SIZE}")
 
 

@@ -98,7 +98,8 @@ def judged(offer: Offer, wheel: Wheel, targets: Iterable[Target]) -> Iterator[Fi
             shape, verdict, detail = _verdict(target, offer.version, wheel.files[target.file])
             other = target.depends_on
             if other is not None and shape is not None:
-                verdict = beside(verdict, _known(other, wheel.files[other.file]))
+                mine = catalog.shape_table().shapes.get((target.fix, target.function, shape))
+                verdict = beside(verdict, mine, *_known(other, wheel.files[other.file]))
                 detail = f"{detail}; it depends on {other.function} in {other.file}"
             where = target.upstream, offer.version, offer.yanked, target.fix, target.file, target.function
             yield Finding(*where, shape, verdict, detail)
@@ -122,11 +123,11 @@ def _verdict(target: Target, version: str, data: bytes | None) -> tuple[str | No
     return seen.shape, BY_STATE[known.state], "a known shape"
 
 
-def _known(other: Target, data: bytes | None) -> Shape | None:
-    """Return what is on record of the shape of a function that targets depend on, given its file's bytes."""
+def _known(other: Target, data: bytes | None) -> tuple[Shape | None, str | None]:
+    """Return what is on record of a function that targets depend on, given its file's bytes, and its shape."""
     table = catalog.shape_table()
     seen = observe_bytes(other.file, data or b"", other.function, table.of_files(other.fix))
-    return table.shapes.get((other.fix, other.function, seen.shape or ""))
+    return table.shapes.get((other.fix, other.function, seen.shape or "")), seen.shape
 
 
 def _text(drift: Drift, findings: Sequence[Finding], retired: Sequence[str]) -> str:

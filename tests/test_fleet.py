@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import cli, environments, packed, pages
-from unhang import fleet
+from unhang import fleet, packs
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
 
@@ -78,6 +78,7 @@ def nodes(tmp_path: Path) -> Nodes:
     return Nodes(tmp_path, prefixes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", [0, 1])
 def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_are(nodes: Nodes, patched: int) -> None:
     nodes.patch(patched)
@@ -280,7 +281,7 @@ def test_a_ray_node_that_cannot_answer_is_named(ray_cluster: RayCluster) -> None
     message = ray_cluster.differ("patched", "without unhang", "without verl")
     unhang, verl = (ray_cluster.ids[name][:8] for name in ("without unhang", "without verl"))
     assert f"(node {unhang}): no answer: ModuleNotFoundError: No module named 'unhang'" in message
-    assert f"(node {verl}): none of megatron-core, megatron-lm, verl, ms-swift, megatron-bridge" in message
+    assert f"(node {verl}): none of {', '.join(packs.upstreams())}" in message
     assert "no answer within 0 s" in ray_cluster.differ("patched", "bare", timeout_s=0)
 
 

@@ -115,6 +115,7 @@ def test_a_literal_is_the_text_and_shows_all_of_it() -> None:
         assert ast.unparse(statement) == f"[{text!r}, 1]"
 
 
+@pytest.mark.slow
 def test_the_code_of_a_draft_has_its_texts_as_literals_only() -> None:
     """The title is a mail's subject, the rest is of a diff and a wheel."""
     plain = _draft("title", "file.py", "run", "1.0", "code()\n")

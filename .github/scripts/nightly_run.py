@@ -20,12 +20,6 @@ from nightly_plan import CHECK, PRE_RELEASE, RADAR, REPOSITORY, SWEEP, TESTS, UP
 from packaging.version import InvalidVersion, Version
 
 _MEGATRON = "megatron-core"
-_CLONES = {
-    _MEGATRON: "UNHANG_MEGATRON_CLONE",
-    "verl": "UNHANG_VERL_CLONE",
-    "ms-swift": "UNHANG_SWIFT_CLONE",
-    "megatron-bridge": "UNHANG_BRIDGE_CLONE",
-}
 _LIMIT_S = 100 * 60  # less than the workflow's limit, so that a job that runs too long is reported with its log
 
 
@@ -80,7 +74,7 @@ def _newest_pre_release(upstream: str) -> str | None:
 
 
 def _source(upstream: str) -> str:
-    return os.environ.get(_CLONES[upstream]) or f"https://github.com/{UPSTREAMS[upstream]['repository']}"
+    return os.environ.get(UPSTREAMS[upstream]["clone"]) or f"https://github.com/{UPSTREAMS[upstream]['repository']}"
 
 
 def _clone(upstream: str, ref: str, folder: Path) -> Path:

@@ -37,7 +37,9 @@ class Setting(NamedTuple):
     @property
     def is_split(self) -> bool:
         """Whether each rank of a tensor-parallel group has other weights."""
-        return self.mode is not None and (self.ep > 1 or self.etp == self.tp)
+        if self.mode is None:  # as of LoRA, in whole on each rank that has the expert
+            return self.etp == 1 and self.ep > 1
+        return self.ep > 1 or self.etp == self.tp
 
     @property
     def is_explicit(self) -> bool:
@@ -166,7 +168,7 @@ def _faults(setting: Setting, layer: Layer) -> Iterator[str]:
         kind = name.rstrip("0123456789")
         if "." not in name and setting.is_expert and setting.ep > 1 and getattr(param, "allreduce", True):
             yield "an expert is reduced over all ranks"
-        if setting.engine == OLD or setting.mode is None:
+        if setting.engine == OLD or (setting.mode is None and not setting.is_expert):
             continue
         if hasattr(param, "partition_dim") and (
             (param.partition_dim, getattr(param, "partition_stride", 0)) != (int(setting.mode == "row"), 1)
@@ -178,7 +180,7 @@ def _faults(setting: Setting, layer: Layer) -> Iterator[str]:
                 yield f"{kind} is marked"
         elif setting.tp == 1 or kind == "bias":
             continue
-        elif marked != (setting.is_split or not param.allreduce or not setting.is_expert):
+        elif marked != (setting.is_split or (setting.mode is not None and not (param.allreduce and setting.is_expert))):
             yield "a rank counts what another one does" if marked else "a rank does not count its weights"
         elif marked and setting.engine == NEW and not hasattr(param, "partition_dim"):
             yield "a marked weight does not say along which dimension it is split"
@@ -241,6 +243,9 @@ class Constructor(EndState):
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.tp > 1 and configuration.is_split and configuration.engine != OLD
+
+    def control(self, configuration: Setting) -> Setting | None:
+        return super().control(configuration) if configuration.mode else None  # upstream leaves LoRA out
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
         layer = run(source, configuration)

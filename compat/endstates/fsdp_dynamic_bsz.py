@@ -434,6 +434,9 @@ class Rearrange(EndState):
         for values in itertools.product(*choices.values()):
             yield Cut(*values)
 
+    def has_feature(self, source: Source) -> bool:
+        return "dp_group" in branches(source.function)
+
     def concerned(self, configuration: Cut) -> bool:
         return configuration.group is None and configuration.initialized and configuration.same
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, importing
 from unhang.compat.endstates.standin import StandIn
 from unhang.compat.endstates.tensors import Tensor, torch
+from unhang.shapes.branches import words
 from unhang.shapes.shape import Function
 
 Pair = tuple[str, str]
@@ -189,6 +190,9 @@ class Compute(_EndState):
     def configurations(self, function: Function) -> Iterator[Setting]:
         for world, rows, trains in itertools.product(WORLDS, ROWS, (False, True)):
             yield world._replace(rows=rows, trains=trains)
+
+    def has_feature(self, source: Source) -> bool:
+        return "all_reduce" in words(source.function)
 
     def concerned(self, configuration: Setting) -> bool:
         return configuration.up and not configuration.trains

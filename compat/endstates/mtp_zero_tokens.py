@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import CodeType, MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from unhang.compat.endstates.endstate import EndState, Outcome, Source, plain
+from unhang.compat.endstates.endstate import EndState, Outcome, Source, importing, plain
 from unhang.compat.endstates.standin import Globals, StandIn
 from unhang.compat.endstates.tensors import Tensor, torch
 from unhang.shapes.branches import words
@@ -30,7 +31,7 @@ MASKS = MappingProxyType(
     }
 )
 """The weight of each token, of which each layer shifts one out. A function that gets none counts each one."""
-_SCALER = "MTPLossAutoScaler"
+_SCALER, _MTP = "MTPLossAutoScaler", "multi_token_prediction"
 _LOSSES = (2.0, 3.0, 5.0, 7.0)
 
 
@@ -60,6 +61,9 @@ class Seen(NamedTuple):
 
 class Values(Tensor):
     """A tensor of losses, weights or tokens."""
+
+    def __and__(self, other: Tensor) -> Any:
+        return self._with(other, operator.and_, None)
 
     def new_tensor(self, data: float) -> Values:
         return Values([data], self.dtype, self.device, shape=())
@@ -104,10 +108,11 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
 
     config = StandIn(
         "config",
-        mtp_num_layers=setting.layers,
+        **dict.fromkeys(("mtp_num_layers", "mtp_unroll_steps"), setting.layers),
         mtp_loss_scaling_factor=setting.scale,
         calculate_per_token_loss=setting.per_token,
         recompute_granularity=None,
+        is_multimodal=False,
     )
 
     def layer(**given: Any) -> Any:
@@ -126,6 +131,9 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
         mtp_loss_scaling_factor=setting.scale,
         layers=[layer] * setting.layers,
         _custom=lambda number: layer,
+        mtp=layer,
+        embedding="embedding",
+        _forward_output_layer=lambda *given, **named: _output(*given, **named)[0],
         compute_output_layer_and_language_model_loss=_losses,
         shared_embedding_or_output_weight=lambda: None,
         cp_group="cp",
@@ -134,7 +142,9 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
         fuse_linear_cross_entropy=False,
         **own,
     )
-    weights = MASKS[setting.mask]
+    weights: tuple[float, ...] = MASKS[setting.mask]
+    if _takes_bits(part):
+        weights = tuple(map(int, weights))
     dtype = "int64" if isinstance(weights[0], int) else "float32"
     mask = Values([*weights], dtype, shape=(1, 4))
     ids = Values([1, 2, 0, 1], "int64", shape=(1, 4))
@@ -155,8 +165,11 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
         "is_training": setting.training,
         "embedding": lambda input_ids, position_ids: "embedded",
     }
+    counts = {"_compute_mtp_acceptance_counts": lambda *given, **named: (0, 0)}
     names = {
         **of_function,
+        **counts,
+        "__builtins__": importing({f"megatron.core.transformer.{_MTP}": StandIn(_MTP, **counts)}),
         "roll_tensor": roll,
         "MTPLossLoggingHelper": StandIn(
             "MTPLossLoggingHelper",
@@ -164,7 +177,6 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
             save_metrics_to_tracker=lambda loss, correct, total, *numbers, **of_groups: save(loss, *numbers),
             should_collect_acceptance=lambda: False,
         ),
-        "_compute_mtp_acceptance_counts": lambda *given: (0, 0),
         _SCALER: StandIn(_SCALER, apply=apply),
         "parallel_state": StandIn(
             "parallel_state",
@@ -183,6 +195,12 @@ def run(source: Source, part: ast.stmt, setting: Setting) -> Seen:
     exec(_code(part), namespace)  # noqa: S102 - upstream's code, in the sandbox
     kept = "hidden_states_main_model" if "hidden_states_main_model" in words(part) else "hidden_states"
     return Seen(logged, trained, namespace[kept])
+
+
+@cache
+def _takes_bits(part: ast.stmt) -> bool:
+    """Return whether the mask is one of bits, and not of weights."""
+    return any(isinstance(node, ast.BitAnd) for node in ast.walk(part))
 
 
 @cache
@@ -219,6 +237,11 @@ class Loss(EndState):
         **dict.fromkeys(("scale_logits_fn", "fuse_linear_cross_entropy"), "is about the logits alone"),
         "self.fuse_linear_cross_entropy": "is about the logits alone",
         "derived_labels_from_input_ids": "is about the labels alone",
+        "labels": "without labels there is no loss",
+        **dict.fromkeys(("cu_seqlens", "packed_seq_params"), "is about how the mask is shifted"),
+        "self.config.context_parallel_size": "is about how the mask is shifted",
+        "self.config.is_multimodal": "is about the layers alone",
+        **dict.fromkeys(("MTPLossLoggingHelper", "hasattr"), "is about another metric"),
         **dict.fromkeys(("mtp_logits", "MTPLossLoggingHelper.should_collect_acceptance"), "is about another metric"),
     }
 
@@ -231,6 +254,8 @@ class Loss(EndState):
     def configurations(self, function: Function) -> Iterator[Setting]:
         off_on = (False, True)
         for mask, layers, training, per_token in itertools.product(MASKS, (1, 2, 3), off_on, off_on):
+            if _takes_bits(function) and "fraction" in mask:
+                continue
             for scale, rank in ((0.5, 0), (4.0, 1)):
                 yield Setting(mask, layers, training, per_token, scale, rank)
 

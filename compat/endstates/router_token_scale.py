@@ -7,7 +7,6 @@ such a count on is judged by what ``attach`` makes of it.
 
 from __future__ import annotations
 
-import ast
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -15,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 from unhang.compat.endstates.endstate import EndState, Outcome, Source, called, parameters
 from unhang.compat.endstates.standin import StandIn
 from unhang.compat.endstates.tensors import Tensor, torch
-from unhang.shapes.branches import words
+from unhang.shapes.branches import branches, words
 from unhang.shapes.shape import Function
 
-_PER_TOKEN, _COUNT = "calculate_per_token_loss", "valid_token_count"
+_COUNT = "valid_token_count"
 _APPLY = "MoEAuxLossAutoScaler"
 _LOSS, _COEFF, _LAYERS = 3.5, 0.25, 8
 _NONE, _NUMBER, _TENSOR = "none", "number", "tensor"
@@ -180,14 +179,6 @@ def _same(found: Any, wanted: float) -> bool:
     return bool(abs(value - wanted) < 1e-9 * max(1.0, abs(wanted)))
 
 
-def _is_plain(source: Source) -> frozenset[str]:
-    """Hold a function that knows no loss per token to what it attaches: a name, as it is."""
-    found = [node for node in ast.walk(source.function) if isinstance(node, ast.Call) and len(node.args) == 2]
-    attached = [node.args[1] for node in found if ast.unparse(node.func) == f"{_APPLY}.apply"]
-    is_plain = len(attached) == 1 and isinstance(attached[0], ast.Name)
-    return frozenset() if is_plain else frozenset({"it attaches something else"})
-
-
 class Loss(EndState):
     """What the end states of the functions that attach a loss have in common."""
 
@@ -221,9 +212,6 @@ class Loss(EndState):
         for trains, has_gradients, coeff in itertools.product((True, False), (True, False), (_COEFF, None, 2.0)):
             yield Setting((2, 2), True, 6, _NONE, 4, None, False, False, trains, has_gradients, coeff)
 
-    def has_feature(self, source: Source) -> bool:
-        return _PER_TOKEN in words(source.function)
-
     def concerned(self, configuration: Setting) -> bool:
         return configuration.per_token and configuration.group > 1 and configuration.runs
 
@@ -232,11 +220,11 @@ class LoadBalancing(Loss):
     """The end state of the function that attaches the loss of a router which has one kind of it at a time."""
 
     def configurations(self, function: Function) -> Iterator[Setting]:
-        return (it for it in super().configurations(function) if it.trains and it.has_gradients)
+        asks = "moe_aux_loss_coeff" in branches(function)  # else, without a coefficient, the log is 0 / 0
+        every = super().configurations(function)
+        return (it for it in every if it.trains and it.has_gradients and (it.coeff or asks))
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
-        if not self.has_feature(source):
-            return Outcome(_is_plain(source), ())
         did = Watched()
         activation, given = did.tensor([[1.0, 2.0, 3.0]] * configuration.rows), []
 
@@ -244,7 +232,14 @@ class LoadBalancing(Loss):
             given.append((moe_aux_loss_coeff, getattr(sequence_partition_group, "_name", None)))
             return did.tensor(_LOSS * moe_aux_loss_coeff)
 
-        kept = called(source, names_of(configuration, did))(router(configuration), activation, loss)
+        def switched(probs: str, counts: str, topk: int, coeff: float, sequence_partition_group: Any = None) -> Tensor:
+            assert (probs, counts) == ("probs", "counts")
+            return loss(coeff, sequence_partition_group)
+
+        itself, names = router(configuration), names_of(configuration, did, switch_load_balancing_loss_func=switched)
+        is_handed = "load_balancing_loss_func" in parameters(source.function)
+        arguments = (activation, loss) if is_handed else ("probs", "counts", activation)
+        kept = called(source, names)(itself, *arguments)
         seen = repr((did.seen(), given, kept is activation))
         if not configuration.coeff:
             return Outcome(frozenset({"there is a loss"} if did.attached or did.recorded else ()), seen)
@@ -287,8 +282,6 @@ class ZLoss(Loss):
     """The end state of the function that attaches the z loss, a mean over the tokens of each rank."""
 
     def observe(self, source: Source, configuration: Setting) -> Outcome:
-        if not self.has_feature(source):
-            return Outcome(_is_plain(source), ())
         did = Watched()
         logits, given = did.tensor([[1.0, 2.0, 3.0]] * configuration.rows), []
 

@@ -74,12 +74,17 @@ def _shapes(
         if (seen := settled.states[key].row) is not None:
             failing = {"failing": seen.failing} if seen.failing else {}
             entry["endstate"] = {name: getattr(seen, name) for name in FIGURES} | failing
+        beside = collection.pairs.get(key, set())
+        if beside:
+            entry["beside"] = sorted(beside)
         content = collection.rows[key].content
         if (function, shape) in here:
             entry["outline"] = packed.add(learnt.outline(content, function))
         known[f"{function} {shape}"] = entry
         if (result := settled.results.get(key)) is not None:
             ours = known.setdefault(f"{function} {result}", {"state": OURS})
+            if beside:
+                ours["beside"] = sorted(beside | {*ours.get("beside", ())})
             if (function, result) in here and "outline" not in ours:
                 ours["outline"] = packed.add(learnt.outline_patched(content, targets[function], result))
     return known

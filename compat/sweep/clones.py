@@ -188,6 +188,29 @@ def introduced(clone: Clone, paths: Sequence[str]) -> list[tuple[tuple[str, str]
     return list(_introduced(clone.repo.git.log(*options, *clone.refs.values(), "--", *paths).splitlines()))
 
 
+def together(clone: Clone, places: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
+    """Return the commits by the blobs that they have in these places of the repository; "" where there is none.
+
+    The newest commit is the first.
+    """
+    commits = clone.repo.git.rev_list(*clone.refs.values()).split()
+    objects = (f"{commit}:{place}" for commit in commits for place in places)
+    blobs = iter(looked_up(clone.repo, "%(objectname)", objects))
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for commit, *row in zip(commits, *[blobs] * len(places)):
+        alike.setdefault(tuple("" if blob.endswith(" missing") else blob for blob in row), []).append(commit)
+    return alike
+
+
+def pairs(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> Iterator[tuple[Content, ...]]:
+    """Yield each combination of contents of these files that a commit has. All of them were read before."""
+    reader = Reader(clone.repo)
+    for blobs in together(clone, [in_tree(entry, path) for path in paths]):
+        found = [reader.content(blob) if blob else None for blob in blobs]
+        if all(found):
+            yield tuple(one for one in found if one is not None)
+
+
 def history(clone: Clone, entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[list[Seen], int]:
     """Return every content of these files in a clone, oldest first, and how many commits changed one.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from unhang.compat.sweep.clones import Seen
@@ -44,6 +45,8 @@ class Collection:
         """A target's shape in a release, by upstream and version."""
         self.contents: dict[tuple[str, str], set[str]] = {}
         """The sha256 of every file examined, by fix and function."""
+        self.pairs: dict[Key, set[str]] = {}
+        """The shapes of the function that a target depends on, beside which each of its own was seen."""
         self.problems: list[str] = []
         """Released files that have no single shape: a person must look at them."""
         self._learnt = learnt
@@ -60,6 +63,16 @@ class Collection:
                 row.supported = True
                 row.releases.append((release.upstream, release.version))
                 self.released.setdefault((target, found.sha256), found)
+        for target in (target for target in self.targets if target.upstream == release.upstream):
+            if (other := target.depends_on) is not None:
+                both = (self.shapes.get((release.upstream, release.version, one)) for one in (target, other))
+                self._pair(target, *both)
+
+    def together(self, target: Target, mine: Content, beside: Content) -> None:
+        """Record that a commit has a target's file beside that of the function that the target depends on."""
+        assert target.depends_on is not None
+        with suppress(UnreadableError):
+            self._pair(target, self._shape(target, mine), self._shape(target.depends_on, beside))
 
     def history(self, seen: Iterable[Seen]) -> list[str]:
         """Record contents in history; return those without a single shape: a branch may be broken for a day."""
@@ -83,11 +96,19 @@ class Collection:
             if target.file == path:
                 self._see(target, found, f"{path} at the tip of a branch")
 
-    def change(self, target: Target, found: Content, note: str) -> None:
-        """Record an upstream change that people apply by hand."""
+    def change(self, target: Target, before: str, found: Content, note: str) -> None:
+        """Record an upstream change that people apply by hand, and the shape before it: what was beside that one."""
         shape = self._learnt.shape(found, target.function)
-        if shape is not None and shape not in {known for _, _, known in self.rows}:
+        if shape is None:
+            return
+        if shape not in {known for _, _, known in self.rows}:
             self._row(target, shape, found).note = note
+        if beside := self.pairs.get((target.fix, target.function, before)):
+            self.pairs.setdefault((target.fix, target.function, shape), set()).update(beside)
+        depending = {(one.fix, one.function) for one in self.targets if one.depends_on == target}
+        for key, beside in self.pairs.items():
+            if key[:2] in depending and before in beside:
+                beside.add(shape)
 
     def patched(self, results: Mapping[Key, str]) -> list[str]:
         """Record what released files become when a fix is in them, so that `check` need not parse those either.
@@ -122,6 +143,10 @@ class Collection:
     def _shape(self, target: Target, found: Content) -> str | None:
         self.contents.setdefault((target.fix, target.function), set()).add(found.sha256)
         return self._learnt.shape(found, target.function)
+
+    def _pair(self, target: Target, mine: str | None, beside: str | None) -> None:
+        if mine is not None and beside is not None:
+            self.pairs.setdefault((target.fix, target.function, mine), set()).add(beside)
 
     def _row(self, target: Target, shape: str, found: Content) -> Row:
         return self.rows.setdefault((target.fix, target.function, shape), Row(found))

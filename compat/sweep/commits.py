@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from unhang import packs
 from unhang.compat import upstreams
 from unhang.compat.sweep import gather
-from unhang.compat.sweep.clones import Clone, Reader, in_tree, introduced, looked_up
+from unhang.compat.sweep.clones import Clone, Reader, in_tree, introduced, together
 from unhang.compat.sweep.sources import Content
 from unhang.find import metadata
 from unhang.shapes.catalog import Target
@@ -69,12 +69,7 @@ def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[s
     places = [in_tree(entry, name) for name in names]
     reader = Reader(clone.repo)
     reader.prefetch({blob for _, _, blob in introduced(clone, places)})
-    commits = clone.repo.git.rev_list(*clone.refs.values()).split()
-    objects = (f"{commit}:{place}" for commit in commits for place in places)
-    blobs = iter(looked_up(clone.repo, "%(objectname)", objects))
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for commit, *row in zip(commits, *[blobs] * len(names)):
-        alike.setdefault(tuple("" if blob.endswith(" missing") else blob for blob in row), []).append(commit)
+    alike = together(clone, places)
     floor, trees, older = Version(entry["floor"]), [], 0
     for ids, same in alike.items():
         found = {name: reader.content(blob) if blob else None for name, blob in zip(names, ids)}

@@ -19,6 +19,7 @@ from unhang.compat.sweep.collect import Collection, Key
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import settle
 from unhang.errors import UnhangError
+from unhang.judge.decide import NO_REWRITE
 from unhang.tell import progress, report
 from unhang.tell.progress import Step
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if before is None or before.key[0] != shape.key[0]:
             print(heading(shape.key[0]))
         print("\n".join(lines(shape)))
-    problems = sum(len(shape.row.problems) for shape in found if not shape.decided)
+    problems = sum(len(shape.row.problems) for shape in found if not shape.decided and shape.state != NO_REWRITE)
     print(
         f"{len(found)} shapes, {sum(shape.row.configurations for shape in found)} configurations, {problems} problems"
     )

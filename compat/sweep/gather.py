@@ -89,14 +89,15 @@ def open_clones(
 ) -> dict[str, Clone]:
     """Open the upstreams' clones, by name: to read the commits that are frozen in ``compat``, or the newest ones.
 
-    A pull request that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or ``clone-failed``.
+    A pull request or an upstream that is not frozen yet is read as it is now. Raises UnhangError ``no-git`` or
+    ``clone-failed``.
     """
     mine, commits, opened = upstreams.projects(), frozen.read(compat), {}
     for name, place in where.items():
         pulls = list(dict.fromkeys(pull.ref for pull in as_written.pulls() if pull.project == name))
         repo = clones.open_clone(place, cache.folder, pulls)
         entry = mine[name]
-        if newest:
+        if newest or name not in commits:  # a new upstream has nothing on record
             opened[name] = clones.newest(repo, entry, pulls)
             continue
         clone = clones.at(repo, commits.get(name, {}))
@@ -130,6 +131,10 @@ def history(collection: Collection, opened: Mapping[str, Clone], step: Step = si
             print(f"left out: {line}", file=sys.stderr)
         for path, found in clones.tips(clone, entry, paths):
             collection.tip(path, found)
+        for target in collection.targets:
+            if target.upstream in upstreams.of_project(project) and (other := target.depends_on) is not None:
+                for one, beside in clones.pairs(clone, entry, (target.file, other.file)):
+                    collection.together(target, one, beside)
     return commits
 
 

@@ -89,6 +89,24 @@ def decided(data: Data) -> Iterator[Problem]:
                 yield Problem(file_of(fix), key, message)
 
 
+def reasons(data: Data) -> Iterator[Problem]:
+    """Yield functions that are called not affected, and of which no manifest says why; reasons that nothing needs."""
+    for fix, known in data.facts.items():
+        manifest = data.manifests[fix]
+        by_person = {row["shape"] for row in manifest.get("decisions", ())}
+        absent = [key.split() for key, row in known["shapes"].items() if row["state"] == "not-affected"]
+        right = {key.split()[0] for key, row in known["shapes"].items() if row["state"] == "right"}
+        without = {function for function, shape in absent if shape not in by_person}
+        told = {item["function"] for item in manifest["targets"] if "not-affected" in item}
+        for item in manifest["targets"]:
+            depends = item.get("depends-on", {}).get("function") in right
+            needs = item["function"] in without or "only-with" in item or depends
+            if needs and item["function"] not in told:
+                yield Problem(_manifest(fix), item["function"], "say in `not-affected` why a copy has not the defect")
+            if not needs and "not-affected" in item:
+                yield Problem(_manifest(fix), item["function"], "no shape is not affected; delete the reason")
+
+
 def functions(data: Data) -> Iterator[Problem]:
     """Yield releases and functions that a fix's facts lack, or have and should not, and shapes without a verdict."""
     for fix, known in data.facts.items():
@@ -132,6 +150,21 @@ def sets(data: Data) -> Iterator[Problem]:
                         yield Problem(_manifest(fix), name, f"{release} has only a part of this set")
 
 
+def together(data: Data) -> Iterator[Problem]:
+    """Yield releases with two functions, of which one depends on the other, whose shapes are not on record together."""
+    for fix, known in data.facts.items():
+        for target in catalog.targets(fix, data.manifests[fix]):
+            names = known["targets"][target.upstream]
+            for release, shapes in known["releases"].items():
+                if target.depends_on is None or release.split()[0] != target.upstream:
+                    continue
+                mine, beside = (shapes[names.index(one.place)] for one in (target, target.depends_on))
+                row = known["shapes"].get(f"{target.function} {mine}", {"state": "not-affected"})
+                if row["state"] != "not-affected" and beside not in row.get("beside", ()):
+                    message = f"{release} has it beside {beside}, and its `beside` has not; {_SWEEP} -- --fix {fix}"
+                    yield Problem(file_of(fix), f"{target.function} {mine}", message)
+
+
 def digests(data: Data) -> Iterator[Problem]:
     """Yield files with a shape that is not on record, and shapes of theirs without an outline."""
     for fix, known in data.facts.items():
@@ -153,7 +186,7 @@ def pins(data: Data) -> Iterator[Problem]:
             yield Problem(RELEASES if name in pinned else WHEELS, name, f"is missing; {_SWEEP}")
 
 
-RULES: Sequence[Rule] = (dangling, versions, decided, functions, sets, digests, pins)
+RULES: Sequence[Rule] = (dangling, versions, decided, functions, reasons, sets, together, digests, pins)
 """In this order: each one depends on those before it."""
 
 

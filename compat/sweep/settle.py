@@ -12,7 +12,7 @@ from packaging.version import Version
 from unhang.compat.sweep.collect import Collection, Key, Row
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import Content
-from unhang.judge.decide import DRIFTED, RIGHT
+from unhang.judge.decide import DRIFTED, REPAIRED, RIGHT
 from unhang.shapes.catalog import Target
 from unhang.survey.classify import State
 
@@ -33,12 +33,13 @@ class Settled(NamedTuple):
 
 def as_written(collection: Collection, learnt: Learnt, target: Target, diff: str, note: str) -> None:
     """Collect the shapes that an upstream pull request, as written, makes of the known ones it still applies to."""
-    bases = [row for key, row in collection.rows.items() if key[:2] == (target.fix, target.function) and not row.note]
+    rows = collection.rows.items()
+    bases = {key[2]: row for key, row in rows if key[:2] == (target.fix, target.function) and not row.note}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda row: _fixed_as_written(row, learnt, target, diff), bases))
-    for changed in found:
+        found = list(pool.map(lambda row: _fixed_as_written(row, learnt, target, diff), bases.values()))
+    for before, changed in zip(bases, found):
         if changed is not None:
-            collection.change(target, changed, note)
+            collection.change(target, before, changed, note)
 
 
 def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Content | None:
@@ -48,7 +49,7 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
         return None
     state, untouched = learnt.state(changed, target, as_written=True), learnt.state(row.content, target)
     same = state.state == "affected" and state.result == untouched.result
-    return changed if same or state.state in ("fixed", RIGHT) else None
+    return changed if same or state.state in ("fixed", REPAIRED, RIGHT) else None
 
 
 def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]]) -> Settled:

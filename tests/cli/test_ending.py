@@ -82,6 +82,7 @@ FULL, CLOSED, PIPE = ">/dev/full", ">&-", "| what reads nothing"
 WHY = {FULL: "No space left on device", CLOSED: "Bad file descriptor"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [FULL, CLOSED, PIPE, "2>/dev/full", ">&- 2>&-"])
 @pytest.mark.parametrize("command", DONE)
 def test_what_is_in_place_counts_and_not_where_the_report_went(

@@ -51,6 +51,7 @@ def processes(site: Path, overlay: Path, work: Path) -> dict[str, Seen]:
     return {name: tuple(seen) for name, seen in ran.json.items()}
 
 
+@pytest.mark.slow
 def test_it_has_every_fix_of_real_releases_and_touches_nothing_else(tmp_path: Path) -> None:
     site, patched = (cli.unpack(tmp_path / name, *RELEASES) for name in ("site", "patched"))
     before = contents(site)

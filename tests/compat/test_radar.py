@@ -12,7 +12,13 @@ from unhang.cli.main import main
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Release, Shape, ShapeTable
 
-NEWEST = {"megatron-core": "0.19.2", "verl": "0.9.1", "ms-swift": "4.6.0", "megatron-bridge": "0.6.2"}
+NEWEST = {
+    "megatron-core": "0.19.2",
+    "verl": "0.9.1",
+    "ms-swift": "4.6.0",
+    "megatron-bridge": "0.6.2",
+    "mcore-bridge": "1.6.5",
+}
 FUNCTION = "MegatronEngine.forward_backward_batch"
 KNOWN = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
 
@@ -84,10 +90,21 @@ def test_a_new_shape_or_a_missing_function_has_its_verdict(fake: FakeIndex, caps
     assert {item["yanked"] for item in document["findings"] if item["upstream"] != "verl"} == {True}
 
 
-@pytest.mark.parametrize(("state", "verdict"), [("right", "not-affected"), ("wrong", "unlisted"), ("", "unlisted")])
-def test_a_new_shape_is_judged_by_the_function_that_it_depends_on(
-    fake: FakeIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: str, verdict: str
-) -> None:
+@pytest.mark.parametrize(
+    ("mine", "state", "verdict"),
+    [
+        ("", "right", "unlisted"),
+        ("", "wrong", "unlisted"),
+        ("", "", "unlisted"),
+        ("affected", "right", "not-affected"),
+        ("affected", "wrong", "needed"),
+        ("fixed", "", "drifted"),
+    ],
+)
+def test_a_shape_is_judged_by_the_function_that_it_depends_on_if_it_is_known(
+    fake: FakeIndex, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    mine: str, state: str, verdict: str,
+) -> None:  # fmt: skip
     target = catalog.fix("fsdp-dynamic-bsz").targets[0]
     owner, _, name = target.function.partition(".")
     other = target.depends_on
@@ -95,12 +112,17 @@ def test_a_new_shape_is_judged_by_the_function_that_it_depends_on(
     code = f"def {other.function}(): pass\n"
     digest = shape.digest(shape.find(shape.parse(code.encode()), other.function)[0])
     known = {(other.fix, other.function, digest): Shape(state, None, (), "")} if state else {}
+    method = f"class {owner}:\n    def {name}(self): pass\n"
+    if mine:
+        here = shape.digest(shape.find(shape.parse(method.encode()), target.function)[0])
+        known[target.fix, target.function, here] = Shape(mine, None, (), "", (digest,))
     monkeypatch.setattr(catalog, "shape_table", lambda: ShapeTable(known, {}))
-    fake.add("verl", "0.10.0", {target.file: f"class {owner}:\n    def {name}(self): pass\n", other.file: code})
+    fake.add("verl", "0.10.0", {target.file: method, other.file: code})
     _, document = look(capsys, "--fix", target.fix)
     (finding,) = (item for item in document["findings"] if item["shape"])
     assert finding["verdict"] == verdict
-    assert finding["detail"] == "a new shape; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
+    what = "a known shape" if mine else "a new shape"
+    assert finding["detail"] == f"{what}; it depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py"
 
 
 def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +130,7 @@ def test_what_is_gone_or_yanked_since_is_named(fake: FakeIndex, capsys: pytest.C
         fake.withdraw(name)
     fake.add("verl", "0.9.1", yanked=True)
     code, document = look(capsys)
-    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0", "megatron-bridge 0.6.2"]
+    gone = ["megatron-core 0.19.2", "verl 0.7.1", "ms-swift 4.6.0", "megatron-bridge 0.6.2", "mcore-bridge 1.6.5"]
     assert (code, document["gone"], document["yanked"]) == (0, gone, ["verl 0.9.1"])
     assert main(["matrix", "--against-index"]) == 0
     text = capsys.readouterr().out

@@ -35,6 +35,7 @@ def test_what_an_uninstall_leaves_behind(env: Env) -> None:
     assert agree(env).installations == ()
 
 
+@pytest.mark.slow
 def test_wheels(env: Env, wheels: dict[str, Path]) -> None:
     env.install(wheels["mcore-0.17.0"])
     for name in ("verl", "swift"):
@@ -58,6 +59,7 @@ def test_wheels(env: Env, wheels: dict[str, Path]) -> None:
     assert target.installations == found.installations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["lenient", "compat", "strict"])
 @pytest.mark.parametrize("layout", ["flat", "src"])
 def test_editable(env: Env, tmp_path: Path, mode: str, layout: str) -> None:

@@ -37,6 +37,7 @@ def hostile(folder: Path, witness: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", ["own", "other"])
 @pytest.mark.parametrize("start", [[CONSOLE], ["-m", "unhang"], ["-I", "-m", "unhang"]], ids=" ".join)
 def test_nothing_but_the_interpreter_s_own_is_executed(

@@ -79,6 +79,7 @@ def of_a_job(python: str, cwd: Path) -> list[list[str]]:
     return list(ask_probe(python, "answer = job_path('')", cwd=str(cwd), form=([str], [str])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["base", "venv", "venv with the system's"])
 @pytest.mark.parametrize("version", [f"3.{minor}" for minor in range(8, 15)])
 def test_the_path_of_a_job_is_computed_as_python_has_it(
@@ -137,6 +138,7 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [f"3.{minor}" for minor in range(8, 15)])
 def test_another_python(wheels: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     python = interpreter(version)

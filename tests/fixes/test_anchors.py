@@ -140,6 +140,7 @@ def result(case: Case, function: Function) -> str:
     return ast.unparse(changed_by(case, function))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_prints_annotations_a_decorator_and_another_device_leave_the_anchors(case: Case) -> None:
     function = function_of(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
@@ -21,21 +22,18 @@ from unhang.shapes import catalog
 
 FIX = "critic-microbatch-scale"
 (TARGET,) = catalog.fix(FIX).targets
-OLD, NEW = "0.7.1", "0.8.0"
-CASES = sources.cases(FIX, {"verl": [OLD, NEW]})
+OLDEST, OLD, NEW = "0.7.0", "0.7.1", "0.8.0"
+CASES = sources.cases(FIX, {"verl": [OLDEST, OLD, NEW]})
 FIXED = sources.cases(FIX, {"verl": ["0.9.0"]}, state="fixed")
 TOKEN, SUM, NORM, MEAN = MODES
 
 
-def test_each_release_has_its_verdict_and_0_7_0_is_left_alone() -> None:
+def test_each_release_has_its_verdict() -> None:
     releases = catalog.releases()["verl"]
     rows = matrix.rows([catalog.fix(FIX)], {"verl": releases}, catalog.shape_table())
     now = {row.version: row.verdict for row in rows}
-    assert {version for version, verdict in now.items() if verdict == "needed"} == {OLD, "0.8.0.dev0", NEW}
+    assert {version for version, verdict in now.items() if verdict == "needed"} == {OLDEST, OLD, "0.8.0.dev0", NEW}
     assert {version for version, verdict in now.items() if verdict == "fixed-upstream"} == {"0.9.0", "0.9.1"}
-    place, metric = (f"{one.file}::{one.function}" for one in (TARGET, *TARGET.only_with))
-    assert releases["0.7.0"].shapes[place] == releases[OLD].shapes[place]
-    assert releases["0.7.0"].shapes[metric] is None, "it cannot log a sum"
 
 
 def test_the_function_that_the_older_critics_call_stays_as_it_is() -> None:
@@ -57,16 +55,19 @@ def observed(setting: Setting, rewritten: bool = True) -> Outcome:
     return END_STATES[TARGET.function].observe(Whole(text, TARGET.function), setting)
 
 
-def test_without_the_number_of_rows_the_modes_that_need_it_raise_over_several_ranks() -> None:
+def test_without_the_number_of_rows_the_modes_that_need_it_stay_as_they_were() -> None:
     lacking = Setting(TOKEN, dp=2, micro=4, lengths="uneven", has_size=False)
     assert observed(lacking) == observed(lacking._replace(has_size=True))
     assert not observed(lacking).faults
-    for mode in (SUM, NORM, MEAN):
-        assert observed(lacking._replace(mode=mode)).seen == "it says that the number of rows is required"
-        alone = lacking._replace(mode=mode, dp=1)
-        for outcome in (observed(alone, rewritten=False), observed(alone)):
-            assert "the micro-batches add up to another gradient" in outcome.faults, "not cured"
-        assert not observed(alone._replace(micro=1)).faults
+    for mode, dp, micro in itertools.product((SUM, NORM, MEAN), (1, 2), (1, 4)):
+        setting = lacking._replace(mode=mode, dp=dp, micro=micro)
+        assert observed(setting) == observed(setting, rewritten=False)
+
+
+def test_verl_without_sums_logs_the_mean_that_it_logged() -> None:
+    for setting in (Setting(TOKEN, dp=2, micro=4, lengths="uneven", has_sums=False), Setting(SUM, has_sums=False)):
+        assert not observed(setting).faults
+        assert observed(setting).seen == observed(setting, rewritten=False).seen
 
 
 def test_without_a_constant_each_micro_batch_is_divided_by_its_own_width() -> None:
@@ -111,7 +112,6 @@ def test_half_of_upstreams_own_fix_is_not_taken_for_it(old: str, new: str, count
     [
         ("= compute_value_loss(", "= other_value_loss(", "not found: ..., ... = compute_value_loss"),
         ("vf_loss.detach().item()", "float(vf_loss)", "not found: vf_loss.detach"),
-        ("vpreds=vpreds", "other=vpreds", "not found: vpreds=..."),
         ("response_mask=response_mask", "response_mask=~response_mask", "not found: response_mask=..."),
         ("loss_agg_mode=config.loss_agg_mode", "loss_agg_mode='token-mean'", "not found: loss_agg_mode=..."),
         ("metrics = {}", "whole = {}", "not found: value_loss without whole"),
@@ -124,8 +124,8 @@ def test_a_loss_that_is_computed_otherwise_is_no_anchor(old: str, new: str, anch
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _PART = "(agg_loss(*given, **whole) / agg_loss(*given))"
-_part, _size = partial(Sub, _PART), partial(Sub, 'data["global_batch_size"] if "global_batch_size" in data.keys()')
-_logged, _any = partial(Sub, "metric.AggregationType.SUM)"), partial(Sub, "if response_mask.any()")
+_part, _key, _zero = partial(Sub, _PART), partial(Sub, "key: data[key]"), partial(Sub, ".masked_fill(nothing, 0.0)")
+_logged, _known = partial(Sub, "metric.AggregationType.SUM)"), partial(Sub, '{"dp_size", divisor} <= whole.keys()')
 BY_HAND: ByHand = {
     "as it was": _part("1"),
     "turned around": _part("(agg_loss(*given) / agg_loss(*given, **whole))"),
@@ -139,66 +139,80 @@ BY_HAND: ByHand = {
         "given = response_mask.float(), response_mask, 'token-mean'",
     ),
     "another mode": Sub("response_mask, config.loss_agg_mode", "response_mask, 'seq-mean-token-sum'"),
-    "one rank": Sub('"dp_size": data["dp_size"]', '"dp_size": 1'),
-    "two ranks": Sub('"dp_size": data["dp_size"]', '"dp_size": 2'),
-    "the micro-batch's own tokens": Sub('data["batch_num_tokens"]', "None"),
-    "rows for tokens": Sub('data["batch_num_tokens"]', 'data["global_batch_size"]'),
-    "tokens for rows": _size('data["batch_num_tokens"] if True'),
-    "no number of rows": _size("None if True"),
-    "a number of rows that must be there": _size('data["global_batch_size"] if True'),
+    "one rank": _key('key: 1 if key == "dp_size" else data[key]'),
+    "two ranks": _key('key: 2 if key == "dp_size" else data[key]'),
+    "the micro-batch's own tokens": _key('key: None if key == "batch_num_tokens" else data[key]'),
+    "rows for tokens": _key('key: data["global_batch_size" if key == "batch_num_tokens" else key]'),
+    "tokens for rows": _key('key: data["batch_num_tokens" if key == "global_batch_size" else key]'),
+    "no number of rows": Sub('"batch_num_tokens", "global_batch_size")', '"batch_num_tokens")'),
+    "a number of rows that must be there": Sub(" if key in data.keys()", ""),
+    "tokens in all modes": Sub('if config.loss_agg_mode == "token-mean" else "global_batch_size"', 'if True else ""'),
+    "rows in all modes": Sub('"batch_num_tokens" if config.loss_agg_mode == "token-mean" else', ""),
     "no constant": Sub('getattr(config, "loss_scale_factor", None)', "None"),
     "a constant that must be there": Sub('getattr(config, "loss_scale_factor", None)', "config.loss_scale_factor"),
     "another constant": Sub('getattr(config, "loss_scale_factor", None)', "8"),
     "logged as a mean": _logged("metric.AggregationType.MEAN)"),
     "logged as the largest": _logged("metric.AggregationType.MAX)"),
-    "logged as a number": Sub(
-        "metric.Metric(value=vf_loss, aggregation=metric.AggregationType.SUM)", "vf_loss.detach().item()"
-    ),
+    "logged as a number": Sub("if logged is None else logged", ""),
+    "the part logged as a number": Sub("mean.item()", "vf_loss.item()"),
+    "a class of metrics that must be there": Sub('if hasattr(metric, "Metric")', "if True"),
+    "logged as it was": Sub('if hasattr(metric, "Metric")', "if False"),
     "the fraction that is clipped, as a sum too": Sub(
         "vf_clipfrac.detach().item()",
         "metric.Metric(value=vf_clipfrac.detach().item(), aggregation=metric.AggregationType.SUM)",
     ),
-    "NaN where no token is": Sub("vf_loss = 0.0 * vpreds.sum()", "pass"),
-    "a number where no token is": Sub("0.0 * vpreds.sum()", "0.0"),
-    "what is predicted where no token is": Sub("0.0 * vpreds.sum()", "vpreds.sum()"),
-    "never": _any("if False"),
-    "always": _any("if True"),
-    "without a gradient": _part(f"{_PART}\n        vf_loss = vf_loss.item()"),
+    "NaN where no token is": _zero("", 1),
+    "a mean of NaN where no token is": _zero(""),
+    "a number where no token is": Sub("nothing, 0.0)", "nothing, 1.0)", 1),
+    "the host waits for the device": Sub("~response_mask.any()", "not response_mask.any()"),
+    "nothing everywhere": Sub("~response_mask.any()", "response_mask.any()"),
+    "never": _known("False"),
+    "always": _known("True"),
+    "without a gradient": Sub("vf_loss = (mean *", "vf_loss = (mean.item() *"),
     "the numbers given to the function that takes none": Sub(
         "loss_agg_mode=config.loss_agg_mode,\n", "loss_agg_mode=config.loss_agg_mode, **whole,\n"
     ),
     "read from what is selected": (
-        Sub(
-            'whole["loss_scale_factor"]',
-            'data = data.select("values", "returns", "response_mask")\n    whole["loss_scale_factor"]',
-        ),
-        Sub('data["global_batch_size"] if', 'data.select("response_mask")["global_batch_size"] if', 0),
+        _key('key: data.select("response_mask")[key]'),
+        Sub("in data.keys()", 'in data.select("response_mask").keys()'),
     ),
 }
 EQUIVALENT = {
-    r"late: (from verl\.utils|whole\[|if response_mask).* <-> (whole|vpreds|metrics).*": (
+    r"late: (from verl\.utils|whole\[|vf_loss = mean|if \{).* <-> (whole|vpreds|divisor|metrics).*": (
         "neither statement uses what the other binds"
     ),
+    r"early: vf_loss, .* <-> nothing, .*": "neither statement uses what the other binds",
 }
 MUTANTS = [Mutants("verl", (OLD, NEW), BY_HAND, EQUIVALENT)]
 _RATIO = r"\(agg_loss\(\*given, \*\*whole\) / agg_loss\(\*given\)\)"
+_NO_MEAN = "the third mode of 0.7.0 is no mean over rows, but a sum"
 PROOFS = [
     Proofs(
         "verl",
-        [Release(NEW, core=True), Release(OLD)],
-        {
-            "half: the gradient alone": Other(
-                without(
-                    r"metric\.Metric\(value=vf_loss, aggregation=metric\.AggregationType\.SUM\)",
-                    "vf_loss.detach().item()",
-                ),
-                ("token-mean", "seq-sum"),
+        [
+            Release(NEW, core=True),
+            Release(OLD),
+            Release(
+                OLDEST,
+                lacking={
+                    "seq-norm": _NO_MEAN,
+                    "seq-norm-constant": _NO_MEAN,
+                    "half: the gradient alone": "it logs a mean all the same",
+                    "without the constant": _NO_MEAN,
+                },
             ),
+        ],
+        {
+            "half: the gradient alone": Other(without(r"if hasattr\(metric, .Metric.\)", "if False"), ("token-mean",)),
             "half: the log alone": Other(without(_RATIO, "1"), ("token-mean", "seq-mean")),
-            "without the ranks": Other(without(r'data\["dp_size"\]', "1"), ("token-mean", "seq-norm")),
-            "tokens alone": Other(without(r'data\["global_batch_size"\] if', "None if"), ("seq-sum",), "crashed: "),
+            "without the ranks": Other(
+                without(r"if key in", 'if key != "dp_size" and key in'), ("token-mean", "seq-mean")
+            ),
+            "tokens alone": Other(
+                without(r'"batch_num_tokens", "global_batch_size"\)', '"batch_num_tokens")'), ("seq-sum",)
+            ),
             "without the constant": Other(without(r"getattr\(config.*\)", "None"), ("seq-norm-constant",)),
-            "NaN stays": Other(without(r"vf_loss = 0\.0 .*", "pass"), ("row-without-token",)),
+            "NaN stays": Other(without(r"\.masked_fill\(nothing, 0\.0\)", "", 2), ("row-without-token",)),
         },
     )
 ]

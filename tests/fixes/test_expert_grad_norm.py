@@ -59,6 +59,15 @@ def test_the_dimension_that_transformer_engine_set_is_kept(version: str) -> None
         assert layer.params["weight0"].partition_dim == split
 
 
+def test_lora_that_is_split_in_part_stays_uncounted_and_a_user_is_told() -> None:
+    text = sources.wheel(FIX, NEW[-1]).rewritten.data.decode()
+    for etp, is_marked in ((1, True), (2, False), (4, False)):
+        setting = endstate.Setting(tp=4, ep=2, etp=etp, mode=None)
+        layer = endstate.run(Whole(text, "TEGroupedLinear.__init__"), setting)
+        assert hasattr(layer.params["weight0"], "tensor_model_parallel") is is_marked
+    assert "LoRA" in catalog.page(FIX).partition("## What it does NOT cure")[2]
+
+
 def test_a_user_is_told_where_megatron_fsdp_rules_it_out() -> None:
     assert "below 0.16, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
     assert "--skip expert-grad-norm" in catalog.page(FIX)
@@ -85,6 +94,7 @@ def test_another_constructor_is_no_anchor(version: str, old: str, new: str, anch
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _MODE, _TP = 'original_parallel_mode in ("column", "row")', "config.tensor_model_parallel_size > 1"
+_LORA = " or config.expert_tensor_parallel_size == 1"
 _EP, _ETP = "self.expert_parallel\n", "config.expert_tensor_parallel_size == config.tensor_model_parallel_size"
 _NAME = 'own_name.rstrip("0123456789") == "weight"'
 _SET = "own.tensor_model_parallel = True"
@@ -104,6 +114,9 @@ BY_HAND: ByHand = {
     "rows alone": Sub(_MODE, 'original_parallel_mode == "row"'),
     "the mode that Transformer Engine gets": Sub(_MODE, 'parallel_mode in ("column", "row")'),
     "with no mode": Sub(_MODE, "original_parallel_mode is None"),
+    "without LoRA": Sub(_LORA, ""),
+    "with LoRA in all layouts": Sub(_LORA, " or original_parallel_mode is None"),
+    "LoRA in shards": Sub(_LORA, f" or {_ETP}"),
     "from four TP ranks on": Sub(_TP, "config.tensor_model_parallel_size > 2"),
     "with expert parallelism alone": Sub(f" or {_ETP}", ""),
     "with shards alone": Sub(f"{_EP}", "False\n"),
@@ -133,14 +146,13 @@ EQUIVALENT = {
     "early: for param in self.parameters.* <-> if .*": "neither reads what the other sets",
     "late: if .* <-> def merge_extra_states.*": "it only defines what runs when a checkpoint is loaded",
     "late: if .* <-> if self.explicit_expert_comm and .*": "neither reads what the other sets",
-}
-OF_OLD_EQUIVALENT = {
     "late: own.tensor_model_parallel = True <-> if not hasattr.*": "neither reads what the other sets",
     "late: own.partition_dim = .* <-> own.partition_stride = 1": "neither reads what the other sets",
 }
+OF_NEW_EQUIVALENT = {"gate: not hasattr.* -> True": "the constructor sets it besides, and of LoRA it is 0 all the same"}
 MUTANTS = [
-    Mutants("megatron-core", ("0.12.3",), {**BY_HAND, **OF_OLD}, {**EQUIVALENT, **OF_OLD_EQUIVALENT}),
-    Mutants("megatron-core", ("0.18.2",), BY_HAND, EQUIVALENT),
+    Mutants("megatron-core", ("0.12.3",), {**BY_HAND, **OF_OLD}, EQUIVALENT),
+    Mutants("megatron-core", ("0.18.2",), BY_HAND, {**EQUIVALENT, **OF_NEW_EQUIVALENT}),
 ]
 PROOFS = [
     Proofs(
@@ -151,10 +163,15 @@ PROOFS = [
         ],
         {
             "half: with expert parallelism alone": Other(
-                without(r"or config\.expert_tensor_parallel_size == ", "or None == "), ("tp2-etp2",), "differs"
+                without(r"or config\.expert_tensor_parallel_size == config", "or None == config"),
+                ("tp2-etp2",),
+                "differs",
             ),
             "half: with shards alone": Other(without(r"self\.expert_parallel\s", "False "), ("tp2-ep2",), "differs"),
-            "half: columns alone": Other(without(r'\("column", "row"\)', '("column",)'), ("tp2-ep2",), "differs"),
+            "half: columns alone": Other(without(r'\("column", "row"\)', '("column",)'), ("tp2-etp2",), "differs"),
+            "half: without LoRA": Other(
+                without(r" or config\.expert_tensor_parallel_size == 1", ""), ("tp2-ep2-lora",), "differs"
+            ),
             "without its condition": Other(
                 without(r"self\.expert_parallel\s", "True "), ("tp2", "tp2-sharded"), "differs"
             ),

@@ -125,8 +125,8 @@ NEEDED, NOT, FIXED = ["needed"] * 4, ["not-affected"] * 4, ["fixed-upstream"] * 
         ("0.7.1", {}, NEEDED),
         ("0.8.0", {}, NOT),
         ("0.7.1", {HELPER.file: "0.7.0"}, NOT),
-        ("0.7.0", {HELPER.file: "0.7.1"}, NEEDED),
-        ("0.7.0", {ACTOR: edited}, NOT),
+        ("0.7.0", {HELPER.file: "0.7.1"}, ["drifted"] * 2 + NEEDED[2:]),  # upstream has never had the two
+        ("0.7.0", {ACTOR: edited}, ["drifted", *NOT[1:]]),
         ("0.7.1", {ACTOR: as_pulled}, [*FIXED, "needed", "needed"]),
         ("0.7.1", {HELPER.file: lambda data: data.replace(b"and dp_group is not None", b"")}, ["drifted"] * 4),
         ("0.7.1", {HELPER.file: "0.8.0", CRITIC: edited}, ["needed", "needed", "drifted", "needed"]),

@@ -27,8 +27,8 @@ def test_forward_decides_which_releases_need_the_fix() -> None:
     rows = matrix.rows([catalog.fix(FIX)], {"verl": releases["verl"]}, catalog.shape_table())
     now = {row.version: row.verdict for row in rows}
     assert {now[version] for version in ("0.4.0", "0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.7.1", "0.8.0")} == {"needed"}
-    assert {now[version] for version in ("0.9.0", "0.9.1")} == {"not-affected"}
-    assert set(now.values()) == {"needed", "not-affected"}
+    assert {now[version] for version in ("0.9.0", "0.9.1")} == {"fixed-upstream"}
+    assert set(now.values()) == {"needed", "fixed-upstream"}
     place = f"{TARGET.file}::{TARGET.function}"
     assert releases["verl"]["0.8.0"].shapes[place] == releases["verl"]["0.9.1"].shapes[place] is not None
 
@@ -58,7 +58,7 @@ def test_a_function_that_asks_otherwise_is_no_anchor(old: str, new: str, count: 
 
 def test_a_forward_with_upstreams_pull_request_is_right() -> None:
     shapes = catalog.shape_table().shapes.items()
-    notes = [shape.note for (fix, function, _), shape in shapes if fix == FIX and shape.state == "right"]
+    notes = [shape.note for (fix, function, _), shape in shapes if fix == FIX and shape.state == "repaired"]
     assert sorted(notes) == ["", *["pull request 6913 applied: upstream's own fix"] * 2]
 
 

@@ -17,14 +17,18 @@ from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
 FIX = "mtp-zero-tokens"
-BLOCK, MODEL, ALONE = (target.function for target in catalog.fix(FIX).targets)
+BLOCK, MODEL, ALONE, _ = (target.function for target in catalog.fix(FIX).targets)
 OLD, NEW = ("0.12.3", "0.13.1"), ("0.14.0", "0.15.3", "0.16.1")
+BRIDGE = ("1.0.1", "1.0.2", "1.1.0", "1.1.2", "1.2.3", "1.3.2", "1.4.0", "1.4.2")
 CASES = [
     *sources.cases(FIX, {"megatron-core": OLD}, function=BLOCK),
-    *sources.cases(FIX, {"megatron-core": NEW}, function=MODEL),
+    *sources.cases(FIX, {"megatron-core": NEW, "mcore-bridge": BRIDGE}, function=MODEL),
     *sources.cases(FIX, {}, function=ALONE),
 ]
-FIXED = sources.cases(FIX, {"megatron-core": ["0.17.0", "0.19.2"]}, state="fixed", function=ALONE)
+FIXED = [
+    *sources.cases(FIX, {"megatron-core": ["0.17.0", "0.19.2"]}, state="fixed", function=ALONE),
+    *sources.cases(FIX, {"mcore-bridge": ["1.4.3", "1.5.0", "1.6.4", "1.6.5"]}, state="fixed", function=MODEL),
+]
 
 
 def test_each_release_has_the_verdict_of_the_function_that_divides_there() -> None:
@@ -34,6 +38,11 @@ def test_each_release_has_the_verdict_of_the_function_that_divides_there() -> No
     assert {now[version] for version in (*OLD, *NEW)} == {"needed"}
     assert {now[version] for version in ("0.10.0", "0.11.0")} == {"not-affected"}
     assert {now[version] for version in ("0.17.0", "0.18.2", "0.19.2")} == {"fixed-upstream"}
+    releases = catalog.releases()["mcore-bridge"]
+    rows = matrix.rows([catalog.fix(FIX)], {"mcore-bridge": releases}, catalog.shape_table())
+    needed = [row.version for row in rows if row.verdict == "needed"]
+    assert (needed[0], needed[-1], len(needed)) == ("1.0.0", "1.4.2", 16)
+    assert {row.verdict for row in rows if row.version not in needed} == {"fixed-upstream"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -96,24 +105,47 @@ BY_HAND: ByHand = {
     "the mask too": Sub("num_tokens = num_tokens + (", "loss_mask = num_tokens = num_tokens + ("),
 }
 EQUIVALENT = {"late: num_tokens = .* <-> mtp_loss = .*": "neither statement uses what the other binds"}
+# a count of bits is an integer, and mcore-bridge logs no loss without a token
+_SAME = ("at least one, as upstream", "below one", "without per-token loss alone", "integers")
+OF_BITS = {name: change for name, change in BY_HAND.items() if name not in _SAME}
+GUARDED = {"late: num_tokens = .* <-> if self.training: .*": "the log divides only where there is a token"}
 MUTANTS = [
     Mutants("megatron-core", ("0.13.1",), BY_HAND, EQUIVALENT, function=BLOCK),
     Mutants("megatron-core", ("0.14.0", "0.16.1"), BY_HAND, EQUIVALENT, function=MODEL),
+    Mutants("mcore-bridge", ("1.0.1", "1.4.2"), OF_BITS, {**EQUIVALENT, **GUARDED}, function=MODEL),
 ]
 _ZERO = r"\(num_tokens == 0\)"
+_TRAINING = Other(without(_ZERO, "(num_tokens == 0) * self.training"), ("one-token",))
+_EVALUATION = Other(without(_ZERO, "(num_tokens == 0) * (not self.training)"), ("one-token-training", "per-token"))
+_BITS = "its mask has bits, and no fractions"
 PROOFS = [
     Proofs(
         "megatron-core",
         [Release(version, core=version == "0.16.1") for version in (*OLD, *NEW)],
         {
-            "half: in training alone": Other(without(_ZERO, "(num_tokens == 0) * self.training"), ("one-token",)),
-            "half: in evaluation alone": Other(
-                without(_ZERO, "(num_tokens == 0) * (not self.training)"), ("one-token-training", "per-token")
-            ),
+            "half: in training alone": _TRAINING,
+            "half: in evaluation alone": _EVALUATION,
             "at least one, as upstream": Other(
                 without(rf"num_tokens \+ {_ZERO}", "num_tokens.clamp(min=1)"), ("fractions",)
             ),
         },
-    )
+    ),
+    Proofs(
+        "mcore-bridge",
+        [
+            Release(
+                version,
+                beside=(("megatron-core", "0.16.1"),),
+                core=version == "1.4.2",
+                lacking={"fractions": _BITS},
+                otherwise={"per-token": ("passed", "")},  # what it logs is zero there
+            )
+            for version in BRIDGE
+        ],
+        {
+            "half: in training alone": _TRAINING,
+            "half: in evaluation alone": _EVALUATION._replace(fails=("one-token-training",)),
+        },
+    ),
 ]
 FUZZ = Fuzz(CASES, 2, "num_tokens|roll_tensor|MTPLossAutoScaler", examples=40)

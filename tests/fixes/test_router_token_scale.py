@@ -13,7 +13,7 @@ from support import sources, wheels
 from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
-from unhang.judge.decide import codemod
+from unhang.judge.decide import NO_REWRITE, codemod
 from unhang.judge.findings import judge
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -86,13 +86,13 @@ def test_each_release_has_the_verdict_of_the_losses_that_it_knows() -> None:
     releases = catalog.releases()[CORE]
     rows = matrix.rows([catalog.fix(FIX)], {CORE: releases}, catalog.shape_table())
     now = {row.version: row.verdict for row in rows}
-    assert {now[version] for version in ("0.12.3", "0.13.1", *UNSCALED, "0.19.0", "0.19.2")} == {"needed"}
-    assert {now[version] for version in ("0.10.0", "0.11.0")} == {"not-affected"}
+    assert {now[version] for version in ("0.10.0", "0.12.3", "0.13.1", *UNSCALED, "0.19.0", "0.19.2")} == {"needed"}
 
 
 @pytest.mark.parametrize(
     ("version", "of", "verdicts"),
     [
+        ("0.11.0", "0.11.0", {"needed", "not-affected"}),  # without a rewrite
         ("0.15.3", "0.14.0", {"needed", "not-affected"}),  # before the global loss, under a number that has it
         ("0.14.0", "0.13.1", {"needed", "not-affected"}),
         ("0.19.2", "0.19.2", {"needed", "not-affected", "fixed-upstream"}),
@@ -109,6 +109,9 @@ def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str,
     )
     found = judge([where], [catalog.fix(FIX)], {})
     assert {finding.verdict.verdict for finding in found} == verdicts
+    assert {finding.verdict.code == NO_REWRITE for finding in found if finding.verdict.verdict == "needed"} == {
+        version == "0.11.0"
+    }
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

@@ -178,7 +178,12 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
     target, data, after = old.target, old.data, new.data
     with tempfile.TemporaryDirectory(prefix="unhang-fuzz-") as folder, _no_output():
         root = Path(folder)
-        own = {"verl": environments.verl, "ms-swift": environments.swift, "megatron-bridge": environments.bridge}
+        own = {
+            "verl": environments.verl,
+            "ms-swift": environments.swift,
+            "megatron-bridge": environments.bridge,
+            "mcore-bridge": environments.mcore_bridge,
+        }
         if target.upstream in own:
             own[target.upstream](root)
         else:  # a development tree, so that no file of a release is missing

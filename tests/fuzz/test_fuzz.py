@@ -54,6 +54,7 @@ def test_the_invariants_hold_of_mutants(fix: str) -> None:
     assert {(VERDICTS, "needed"), (VERDICTS, "drifted")} <= tally.counts.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fix", catalog.fixes())
 def test_each_fix_is_mutated(fix: str) -> None:
     assert re.compile(SUBJECTS[fix].focus).search(first(fix).rewritten.data.decode())

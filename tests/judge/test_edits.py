@@ -19,7 +19,7 @@ from unhang.judge.decide import SETTLED, Verdict
 from unhang.judge.findings import decided
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
-from unhang.shapes import catalog
+from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Target
 from unhang.shapes.shape import Function
 
@@ -62,6 +62,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 _MARKED = [pytest.param(base, marks=[pytest.mark.slow] if base.ours else [], id=base.fix) for base in BASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", _MARKED)
 def test_ten_edits_of_a_function_with_a_fix_are_left_to_a_person(base: Base, tmp_path: Path) -> None:
     function, edits = loaded(base)[1], 0
@@ -130,9 +131,11 @@ def verdicts(base: Base, changed: Function, root: Path) -> dict[str, Verdict]:
 
 
 def module(base: Base, changed: Function) -> bytes:
-    """A file with this function alone, which is much faster to judge than the release's."""
+    """A file with this function and the release's imports, which is much faster to judge than the release's."""
+    source = loaded(base)[0]
     *outer, _ = base.function.split(".")
     text = ast.unparse(ast.fix_missing_locations(changed))
     for name in reversed(outer):
         text = f"class {name}:\n{textwrap.indent(text, '    ')}"
-    return text.encode()
+    imports = (ast.unparse(it) for it in shape.parse(source.data).body if isinstance(it, (ast.Import, ast.ImportFrom)))
+    return "\n".join((*imports, text)).encode()

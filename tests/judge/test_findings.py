@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from support import gates
-from support.gates import DEPENDENT, GATE, ONE, OTHER_RUN, PAUSE, PULLED, RIGHT, RUN, STOP, TWO, WRONG
+from support.gates import DEPENDENT, GATE, NEVER, ONE, OTHER_RUN, PAUSE, PULLED, RIGHT, RUN, STOP, TWO, WRONG
 from unhang.errors import UnhangError
 from unhang.find.overlays import Module, Overlay, sha256
-from unhang.judge.decide import Past, Verdict
+from unhang.judge.accept import named
+from unhang.judge.decide import Past
 from unhang.judge.findings import judge
 from unhang.judge.overlaid import overlaid
+from unhang.records import Token
+from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix
+from unhang.shapes.catalog import Fix, Shape
 
 
 @pytest.fixture(autouse=True)
@@ -113,15 +116,26 @@ def test_where_nothing_of_any_set_is_there_the_version_says_what_that_means(tmp_
         assert [finding.verdict.code for finding in found] == codes
 
 
-def test_a_name_that_is_assigned_again_is_a_note_and_the_verdict_stays(tmp_path: Path) -> None:
-    wrapped = "\n\nrun = wait(run)\nLoop.stop = wait(Loop.stop)\n"
-    where = gates.lay_out(tmp_path, {"verl/one.py": gates.gated(ONE) + wrapped, "verl/two.py": TWO})
+@pytest.mark.parametrize(
+    ("below", "code", "what"),
+    [
+        ("run = wait(run)\nLoop.stop = wait(Loop.stop)\n", "rebound", "the file binds the function's name again, on "),
+        (
+            "wait(globals)\n",
+            "rebound-unknown",
+            "the file runs code that may bind the function's name again, on line 17",
+        ),
+    ],
+)
+def test_a_name_that_is_bound_again_settles_nothing(below: str, code: str, what: str, tmp_path: Path) -> None:
+    where = gates.lay_out(tmp_path, {"verl/one.py": f"{gates.gated(ONE)}\n\n{below}", "verl/two.py": TWO})
     run, other, stop = judge([where], [GATE, PAUSE], {})
-    assert [one.verdict.verdict for one in (run, other, stop)] == ["applied", "needed", "needed"]
-    why = "this function may run only if the new one calls it"
-    assert run.notes == (f"run is assigned again on line 17: {why}",)
-    assert (other.notes, stop.notes) == ((), (f"Loop.stop is assigned again on line 18: {why}",))
-    assert stop._replace(verdict=Verdict("not-affected")).notes == ()
+    assert [(one.verdict.verdict, one.verdict.code) for one in (run, stop)] == [("drifted", code)] * 2
+    assert what in run.verdict.detail
+    assert other.verdict.verdict == "needed"
+    assert run.notes == stop.notes == ()
+    assert {it.fix for it in plan([run, other, stop], {}).blocked} == {"gate", "pause"}
+    assert named([run], [Token("0" * 16, catalog.generation(), "1" * 16)]) == [run], "there is no shape to accept"
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "1.5", "1.0", "9.0"])
@@ -133,14 +147,38 @@ def test_a_function_that_a_file_has_from_elsewhere_is_not_called_absent(tmp_path
         assert "binds its name on line 1: what runs by that name is elsewhere" in found[0].verdict.detail
 
 
-def test_so_is_that_of_a_function_that_a_target_depends_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0.1.0", "1.5", "1.0", "9.0"])
+def test_a_method_that_moved_to_a_base_class_is_not_called_absent(version: str, tmp_path: Path) -> None:
+    code = ONE.replace("class Loop:", "class Loop(Base):\n    x = 1\n\n\nclass Base:")
+    where = gates.lay_out(tmp_path, {"verl/one.py": code, "verl/two.py": TWO})
+    (stop,) = (it for it in judge([where._replace(version=version)], [PAUSE], {}) if it.target.function == "Loop.stop")
+    assert stop.verdict.verdict in ("drifted", "unlisted")
+    assert version == "1.0" or "its class has it from Base, line " in stop.verdict.detail
+
+
+@pytest.mark.parametrize("how", ["from verl.base import Base", "from .base import Base", "from .base import Base as B"])
+def test_nor_is_one_whose_base_class_is_in_another_file_of_the_package(how: str, tmp_path: Path) -> None:
+    name = how.rpartition(" ")[2]
+    code, base = f"{how}\nclass Loop({name}): pass\n", "from .far import Far\nclass Base(Far): pass\n"
+    files = {"verl/one.py": code, "verl/two.py": TWO, "verl/base.py": base, "verl/far.py": ONE.replace("Loop", "Far")}
+    where = gates.lay_out(tmp_path, files)._replace(version="1.5")
+    (stop,) = (it for it in judge([where], [PAUSE], {}) if it.target.function == "Loop.stop")
+    assert (stop.verdict.verdict, stop.verdict.code) == ("drifted", "function-gone")
+    assert "its class has it from Far, line " in stop.verdict.detail
+    assert "of verl/far.py" in stop.verdict.detail
+    (tmp_path / "verl/far.py").write_text("class Far:\n    def stop(self): raise NotImplementedError\n")
+    (stop,) = (it for it in judge([where], [PAUSE], {}) if it.target.function == "Loop.stop")
+    assert stop.verdict.verdict == "not-affected"
+
+
+def test_nor_does_that_of_a_function_that_a_target_depends_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gates.install(monkeypatch, gates.shape_table(gates.AGREES))
     where = gates.lay_out(
         tmp_path, {"verl/one.py": gates.gated(ONE), "verl/agree.py": WRONG + "agree = alone(agree)\n"}
     )
     first, _ = judge([where], [DEPENDENT], {})
-    (note,) = first.notes
-    assert (first.verdict.verdict, note[:48]) == ("applied", "agree in verl/agree.py is assigned again on line")
+    assert (first.verdict.verdict, first.verdict.code) == ("drifted", "depends-on-unknown")
+    assert "the file binds the function's name again" in first.verdict.detail
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -154,14 +192,27 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 EDITED, NEW = ONE.replace("return x", "return x + 1"), WRONG.replace("count if", "count + 1 if")
+FIXED, WITHOUT = (
+    ONE.replace("    start()\n    return", "    upstream_waits()\n    return"),
+    "def run(x):\n    return x\n",
+)
 
 
 @pytest.mark.parametrize(
     ("one", "agree", "verdict", "code", "detail"),
     [
         (ONE, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
-        (EDITED, RIGHT, "not-affected", None, "it depends on agree in verl/agree.py, which is right here"),
-        (ONE, PULLED, "not-affected", None, "which is right here; pull request 7 applied"),
+        (EDITED, RIGHT, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (EDITED, PULLED, "drifted", "unknown-shape", "a shape nobody has verified"),
+        (ONE, PULLED, "fixed-upstream", None, "which is right here; pull request 7 applied"),
+        (ONE, NEVER, "drifted", "depends-on-unknown", "no release or commit on record has this shape of it beside"),
+        (gates.gated(ONE), NEVER, "drifted", "depends-on-unknown", "our rewrite is in place, but it depends on"),
+        (FIXED, RIGHT, "fixed-upstream", None, ""),
+        (FIXED, WRONG, "drifted", "depends-on-unknown", "no release or commit on record has this shape of it beside"),
+        (FIXED, NEVER, "drifted", "depends-on-unknown", "upstream's own fix is in this function, but it depends on"),
+        (FIXED, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified"),
+        (FIXED, None, "drifted", "depends-on-unknown", "agree in verl/agree.py: it is not there"),
+        (WITHOUT, NEW, "not-affected", None, ""),
         (ONE, WRONG, "needed", None, ""),
         (EDITED, WRONG, "drifted", "unknown-shape", "a shape nobody has verified"),
         (ONE, NEW, "drifted", "depends-on-unknown", "agree in verl/agree.py: a shape nobody has verified; no known"),
@@ -179,7 +230,9 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     one: str, agree: str | None, verdict: str, code: str | None, detail: str,
 ) -> None:  # fmt: skip
-    gates.install(monkeypatch, gates.shape_table(gates.AGREES))
+    mine = {(gates.RUN, FIXED): Shape("fixed", None, (), "", (gates.shape_of(RIGHT, "agree"),))}
+    mine[gates.RUN, WITHOUT] = Shape("not-affected", None, (), "")
+    gates.install(monkeypatch, gates.shape_table({**gates.AGREES, **mine}))
     more = {} if agree is None else {"verl/agree.py": agree}
     where = gates.lay_out(tmp_path, {"verl/one.py": one, "verl/two.py": "y = 1\n", **more})
     first, _ = judge([where], [DEPENDENT], {})
@@ -201,10 +254,11 @@ ONLY_WITH = Fix("gate", "a gate", "cure", {}, (gates.RUN._replace(only_with=(gat
     ("one", "other", "verdict"),
     [
         (ONE, {}, "not-affected"),
-        (EDITED, {}, "not-affected"),
+        (EDITED, {}, "drifted"),
         ("x = 1\n", {}, "not-affected"),
         (gates.gated(ONE), {}, "applied"),
-        (ONE, {"verl/agree.py": "x = 1\n"}, "not-affected"),
+        (ONE, {"verl/agree.py": "x = 1\n"}, "needed"),  # what is in its place, nobody has examined
+        ("x = 1\n", {"verl/agree.py": "x = 1\n"}, "not-affected"),
         (ONE, {"verl/agree.py": NEW}, "needed"),
         (ONE, {"verl/more/agree.py": NEW}, "needed"),
         (ONE, {"verl/agree.py": "def agree(:"}, "needed"),

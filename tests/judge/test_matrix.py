@@ -53,12 +53,15 @@ def test_the_most_urgent_verdict_on_the_targets_of_an_untouched_release(shapes: 
     ("shapes", "verdict"),
     [
         ("affected right", "not-affected"),
+        ("affected repaired", "fixed-upstream"),
         ("affected wrong", "needed"),
         ("affected unseen", "drifted"),
         ("affected -", "drifted"),
-        ("unseen right", "not-affected"),
+        ("unseen right", "drifted"),
         ("unseen wrong", "drifted"),
-        ("fixed wrong", "fixed-upstream"),
+        ("fixed right", "fixed-upstream"),
+        ("fixed wrong", "drifted"),
+        ("not-affected unseen", "not-affected"),
         ("- unseen", "not-affected"),
     ],
 )
@@ -68,7 +71,10 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(shapes: str,
     fix = fix._replace(targets=(mine._replace(depends_on=other),))
     assert fix.functions == (*fix.targets, other)
     release = made_up.releases([HANG._replace(targets=(mine, other))], core={"1.0": shapes})["core"]["1.0"]
-    assert matrix.verdict(fix, "core", release, made_up.table(fix)) == verdict
+    table = made_up.table(fix)
+    seen = {"affected": ("right", "repaired", "wrong"), "fixed": ("right",)}
+    together = {key: one._replace(beside=seen.get(one.state, ())) for key, one in table.shapes.items()}
+    assert matrix.verdict(fix, "core", release, table._replace(shapes=together)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(shapes: str,
         ("affected wrong -", "needed"),
         ("affected - unseen", "needed"),
         ("affected - -", "not-affected"),
-        ("unseen - -", "not-affected"),
+        ("unseen - -", "drifted"),
         ("unseen wrong -", "drifted"),
         ("fixed - -", "fixed-upstream"),
         ("- - -", "not-affected"),

@@ -12,7 +12,12 @@ from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import OutlineTable, Release, Shape, ShapeTable, Target
 from unhang.shapes.outline import outline
 
-READ = {"verl": ["0.7.1", "0.9.1"], "ms-swift": ["4.6.0"], "megatron-bridge": ["0.3.1", "0.6.2"]}
+READ = {
+    "verl": ["0.7.1", "0.9.1"],
+    "ms-swift": ["4.6.0"],
+    "megatron-bridge": ["0.3.1", "0.6.2"],
+    "mcore-bridge": ["1.4.2"],
+}
 TARGET = Target("made-up", "verl", "verl/x.py", "f")
 KNOWN = """\
 def f(x):

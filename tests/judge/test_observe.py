@@ -132,11 +132,16 @@ def test_a_file_without_the_function_is_parsed_only_if_it_may_define_it(data: by
     assert (seen.shape, seen.problem, seen.names) == (None, None, names)
 
 
-def test_a_name_that_is_bound_again_names_its_lines() -> None:
-    data = b"def run(): pass\nrun = wrap(run)\n"
-    assert observe_bytes("x.py", data, "run", {}).rebound == (2,)
+@pytest.mark.parametrize(
+    ("below", "problem", "where"),
+    [("run = wait(run)\n", "rebound", "on line 2"), ("wait()\n\nwait()\n", "rebound-unknown", "on lines 2, 4")],
+)
+def test_a_name_that_is_bound_again_names_its_lines(below: str, problem: str, where: str) -> None:
+    data = b"def run(): pass\n" + below.encode()
+    seen = observe_bytes("x.py", data, "run", {})
+    assert (seen.problem, seen.detail, seen.shape) == (problem, where, None)
     on_record = {hashlib.sha256(data).hexdigest(): {"run": "0123"}}
-    assert observe_bytes("x.py", data, "run", on_record).rebound == (), "then it is known, and not parsed"
+    assert observe_bytes("x.py", data, "run", on_record).problem is None, "then it is known, and not parsed"
 
 
 def test_a_file_on_record_is_not_parsed() -> None:

@@ -279,6 +279,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", HOSTILE)
 def test_code_that_misbehaves_is_not_run_and_harms_nobody(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "does not return" in HOSTILE[body]:  # the others end by themselves, on a slow machine later

@@ -61,6 +61,7 @@ def _last_releases() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", _last_releases())
 def test_mutants_made_by_hand_are_caught_and_none_is_taken_for_ours(subject: Subject) -> None:
     source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)

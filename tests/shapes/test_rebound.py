@@ -1,4 +1,4 @@
-"""Where a file replaces a function that it defines: each way to bind its name again, and what only looks like one."""
+"""Where a file may put something else under a function's name: what its import runs, and what is harmless."""
 
 import ast
 
@@ -8,51 +8,221 @@ from unhang.shapes import rebound
 
 METHOD = "class C:\n    def f(self): pass\n"  # lines 1 and 2
 FUNCTION = "def f(): pass\n"  # line 1
+VERSIONS = "from megatron.core.utils import is_te_min_version\n"
+SINCE = "if HAVE_TE and is_te_min_version('1.9.0.dev0'):"
+
+
+def again(code: str, name: str) -> tuple[str, tuple[int, ...]] | None:
+    found = rebound.again(ast.parse(code), code.encode(), name)
+    return found and (found.code, found.lines)
 
 
 @pytest.mark.parametrize(
     ("code", "name", "lines"),
     [
         # a method: by its class, in its class, or its whole class
-        (METHOD + "C.f = wrap(C.f)\n", "C.f", (3,)),
-        (METHOD + "if x:\n    C.f, y = wrap(C.f), 1\n", "C.f", (4,)),
+        (METHOD + "C.f = wrap\n", "C.f", (3,)),
+        (METHOD + "if x:\n    C.f, y = wrap, 1\n", "C.f", (4,)),
         (METHOD + "setattr(C, 'f', wrap)\n", "C.f", (3,)),
+        (METHOD + "del C.f\n", "C.f", (3,)),
+        (METHOD + "[0 for C.f in [wrap]]\n", "C.f", (3,)),
         (METHOD + "def patch():\n    C.f = wrap(C.f)\n", "C.f", (4,)),
         (METHOD + "    f = wrap(f)\n    if x:\n        f: F = wrap(f)\n", "C.f", (3, 5)),
         (METHOD + "C = wrap(C)\nclass C(C): pass\n", "C.f", (3, 4)),
-        (METHOD + "def use(self):\n    C.f(self)\n    self.f = D.f = C.f.g = setattr(D, 'f', C.f)\n", "C.f", ()),
-        ("C = f = None\n" + METHOD.replace("    def", "    f = 1\n    def") + "f = 2\n", "C.f", ()),
+        (METHOD + "    def __init__(self):\n        self.f = wrap\n", "C.f", (4,)),
         # a function: by its name, or in the module
         (FUNCTION + "f = wrap(f)\n", "f", (2,)),
         (FUNCTION + "from fast import f\nimport fast as f\nfor f in x: pass\n", "f", (2, 3, 4)),
         (FUNCTION + "with x as f: pass\nif (f := y): pass\nclass f: pass\n", "f", (2, 3, 4)),
+        (FUNCTION + "g = [(f := y) for y in x]\nassert (f := x)\ndel f\n", "f", (2, 3, 4)),
+        (FUNCTION + "@(f := wrap)\ndef g(x=(f := 1)): pass\n", "f", (3,)),
+        (FUNCTION + "try: pass\nexcept E as f: pass\nmatch x:\n    case [*f]: pass\n    case {**f}: 1\n", "f", (2, 4)),
+        (FUNCTION + "f += 1\n[f] = x\n*f, y = x\n", "f", (2, 3, 4)),
         (FUNCTION + "import sys\nsetattr(sys.modules[__name__], 'f', x)\nsys.modules[__name__].f = x\n", "f", (3, 4)),
         (FUNCTION + "def patch():\n    global x, f\n    f = wrap(f)\nglobals()['f'] = x\n", "f", (3, 5)),
-        (FUNCTION + "f()\nx.f = f\nsetattr(x, 'f', f)\ndef g():\n    f = 1\nx = [f for f in y]\nf: int\n", "f", ()),
-        ("f = None\n" + FUNCTION, "f", ()),
+        (FUNCTION + "class X:\n    global f\n    f = x\n", "f", (3,)),
         # of two arms, one above the definition may be the one that runs
         ("try:\n    from fast import f\nexcept ImportError:\n    def f(): pass\n", "f", (2,)),
-        ("if x:\n    def f(): pass\nelse:\n    f = None\n", "f", (4,)),
-        ("def g(): pass\nf = g\n", "f", ()),
+        ("if x:\n    def f(): pass\nelse:\n    f = g\n", "f", (4,)),
     ],
 )
-def test_lines(code: str, name: str, lines: tuple[int, ...]) -> None:
-    assert rebound.lines(ast.parse(code), code.encode(), name) == lines
+def test_what_binds_the_name_again(code: str, name: str, lines: tuple[int, ...]) -> None:
+    assert again(code, name) == ("rebound", lines)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "vars()['f'] = x",
+        "globals().update(f=x)",
+        "locals().update(f=x)",
+        "from acme import *",
+        "import acme\nacme.patch()",
+        "from acme import patch\nx = patch()",
+        "for n in ['f', 'g']:\n    setattr(m, n, x)",
+        "for n in ['f']: globals()[n] = x",
+        "g = f\ng.__code__ = x.__code__",
+        "f.__code__ = x",
+        "f.__defaults__ = f.__kwdefaults__ = x",
+        "K = C\nK.f = x",
+        "(lambda c: setattr(c, 'f', x))(C)",
+        "type.__setattr__(C, 'f', x)",
+        "C.__dict__['f'] = x",
+        "exec('f = x')",
+        "eval('[f := 1]')",
+        "__import__('acme').patch()",
+        "import sys\nsys.modules[__name__] = x",
+        "import sys\nsys.modules[__name__].__class__ = x",
+        "import sys\nme = sys.modules[__name__]\nme.f = x",
+        "import sys\nsys.modules[__name__].__dict__ |= {'f': x}",
+        "import sys\nd = sys.modules\nd['m'] = x",
+        "import builtins\nbuiltins.__build_class__ = x",
+        "import functools\nfunctools.partial(setattr, C, 'f', x)()",
+        "import functools\nfunctools.reduce(x, [1])",
+        "list(map(lambda n: setattr(C, n, x), 'f'))",
+        "s = setattr\ns(C, 'f', x)",
+        "getattr(C, 'install')()",
+        "@acme\ndef g(): pass",
+        "@acme.patches(C)\nclass X: pass",
+        "@getattr(acme, 'patch')\ndef g(): pass",
+        "with acme.patching(): pass",
+        "with patching: pass",
+        "import atexit, threading\natexit.register(C)\nthreading.Thread(target=x).start()",
+        "import gc, ctypes, importlib\ngc.get_objects()",
+        "import importlib\nimportlib.reload(x)",
+        "def g(x=acme()): pass",
+        "def g(x: acme()): pass",
+        "class X(acme()): pass",
+        "class X(metaclass=acme): pass",
+        "class X(**acme): pass",
+        "class X:\n    exec('global f; f = 1')",
+        "class X:\n    y = acme()",
+        "x = [acme() for y in z]",
+        "x = f'{acme()}'",
+        "def _patch():\n    globals().update(f=x)\n_patch()",
+        "def _patch():\n    def inner(): acme.patch()\n    inner()\n_patch()",
+        "def deco(g):\n    g.__globals__['f'] = x\n    return g\n@deco\ndef h(): pass",
+        "def deco(n):\n    def inner(g):\n        g.__globals__[n] = x\n    return inner\n@deco('f')\ndef h(): pass",
+        "class X:\n    def __init__(self): acme.patch()\nX()",
+        "class X:\n    def __add__(self, o): acme.patch()\nX() + 1",
+        "class X:\n    @property\n    def y(self): acme.patch()\nX().y",
+        "class X:\n    def __set_name__(self, *a): acme.patch()\nclass Y:\n    x = X()",
+        "class X:\n    def __init_subclass__(cls): acme.patch()\nclass Y(X): pass",
+        "class X:\n    def __class_getitem__(cls, i): acme.patch()\nX[1]",
+        "class X(type):\n    def __new__(m, n, b, d): acme.patch()\nclass Y(metaclass=X): pass",
+        "class X:\n    def __enter__(self): acme.patch()\nwith X(): pass",
+        "class X:\n    def __call__(self): acme.patch()\nx = X()\nx()",
+        "import logging\nlogging = acme\nlogging.getLogger()",
+        "def print(*a): acme.patch()\nprint()",
+        "[print() for print in [acme.patch]]",
+        "for print in [acme.patch]: print()",
+        "def _patch():\n    global print\n    from acme import print\n_patch()\nprint()",
+        "from collections import defaultdict\ndef _patch(): acme.patch()\ndefaultdict(_patch)[0]",
+        "raise acme.patch()",
+        "if acme.patch(): pass",
+        "x: acme.patch() = 1",
+        # code of other modules' objects, without a call
+        "import acme\nclass X(acme.Base): pass",
+        "import acme\nclass X(acme.Generic[int]): pass",
+        "class X(*bases): pass",
+        "import acme\nacme.patches[C]",
+        "import acme\nacme.patch @ C",
+        "import acme\nC in acme.patches",
+        "from acme import patches\n[*patches]",
+        "from acme import patches\nfor x in patches: pass",
+        "from acme import patches\nx = {1 for x in patches}",
+        "from acme import patch\nf'{patch}'",
+        "from acme import patch\nprint(patch)",
+        "import acme\nmatch acme.x:\n    case acme.X(y=1): pass",
+        "import acme\nacme.x += 1",
+        "import torch\ntorch.no_grad = x",
+        "import builtins\nbuiltins.print = x",
+        "def g(*a): acme.patch()\nX = type('X', (), {'__set_name__': g})",
+        "__builtins__ = x",
+    ],
+)
+@pytest.mark.parametrize(("defined", "name"), [(FUNCTION + "class C: pass\n", "f"), (METHOD, "C.f")])
+def test_what_nobody_can_tell(code: str, defined: str, name: str) -> None:
+    found = again(f"{defined}{code}\n", name)
+    assert found is not None
+    assert min(found[1]) > 1
 
 
 @pytest.mark.parametrize(
     ("code", "name", "lines"),
     [
-        ("try:\n    from fast import f\nexcept ImportError:\n    f = g\n", "f", (2, 4)),
-        ("f()\nx.f = g\ndef g():\n    f = 1\n", "f", ()),
-        ("from fast import C\n", "C.f", (1,)),
-        ("class C(D):\n    f = g\n    f()\n", "C.f", (2,)),
-        ("class C(D):\n    def g(self): return self.f == f(self)\nf = g\n", "C.f", ()),
+        ("if False:\n    def f(): pass\n", "f", (1,)),
+        ("if x:\n    pass\nelse:\n    class C:\n        def f(self): pass\n", "C.f", (1,)),
+        ("class C:\n    try:\n        def f(self): pass\n    finally: pass\n", "C.f", (2,)),
+        (VERSIONS + f"while x:\n    {SINCE}\n        def f(): pass\n", "f", (2,)),
+        (VERSIONS + f"{SINCE} pass\nelse:\n    def f(): pass\n", "f", (2,)),
+        ("@acme\n" + METHOD, "C.f", (1,)),
+        ("from functools import cache\n@cache\n" + METHOD, "C.f", (2,)),
+        ("def acme(c): return c\n@acme\n" + METHOD, "C.f", (2,)),
+        ("class C(B, metaclass=ABCMeta):\n    def f(self): pass\n", "C.f", (1,)),
+        (METHOD + "    def __getattribute__(self, name): pass\n", "C.f", (3,)),
+        (METHOD + "    __getattribute__ = acme\n    def __new__(cls): pass\n", "C.f", (3, 4)),
+        (METHOD + "    def g(self):\n        self.__dict__['f'] = x\n        self.__class__ = D\n", "C.f", (4, 5)),
+        (METHOD + "    def g(self): setattr(self, 'f', x)\n", "C.f", (3,)),
+        ("def deco(g): return x\n@deco\n" + FUNCTION, "f", (2,)),
+        ("def staticmethod(g): return x\nclass C:\n    @staticmethod\n    def f(): pass\n", "C.f", (3,)),
+        ("from torch import no_grad\nfrom acme import *\n@no_grad()\n" + FUNCTION, "f", (3,)),
+        ("from acme import *\nif x:\n    def f(): pass\n", "f", (1, 2)),
     ],
 )
-def test_instead(code: str, name: str, lines: tuple[int, ...]) -> None:
-    assert rebound.instead(ast.parse(code), name) == lines
-    assert rebound.may_bind(code.encode(), name) or not lines
+def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tuple[int, ...]) -> None:
+    assert again(code, name) == ("rebound-unknown", lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (METHOD + "def use(self):\n    C.f(self)\n    self.f = D.f = C.f.g = setattr(D, 'f', C.f)\n", "C.f"),
+        ("C = f = None\n" + METHOD.replace("    def", "    f = 1\n    def") + "f = 2\n", "C.f"),
+        (FUNCTION + "x.g = f\ndef g():\n    f = 1\nx = [f for f in y]\nf: int\n", "f"),
+        ("f = None\nfrom acme import *\n" + FUNCTION, "f"),
+        ("def g(): pass\nf = g\n", "f"),
+        (VERSIONS + f"{SINCE}\n    def f(): pass\nelse:\n    f = None\n", "f"),
+        (METHOD + "class D: pass\nD.f = print\n", "C.f"),
+        (METHOD + "def patch():\n    acme.install()\n", "C.f"),
+        # what releases do
+        (FUNCTION + "import logging as log\nlogger = log.getLogger()\nlogger.setLevel(1)\n", "f"),
+        (FUNCTION + "import acme, torch\nx: torch.Tensor | None = acme.y\nclass X(torch.nn.Module): pass\n", "f"),
+        (FUNCTION + "import torch\nx = torch.tensor([1])\n@torch.no_grad()\ndef g(): pass\n", "f"),
+        (FUNCTION + "from dataclasses import dataclass, field\n@dataclass\nclass D:\n    x: int = field()\n", "f"),
+        (FUNCTION + "from .utils import deprecated\n@deprecated(version='1')\ndef g(): pass\n", "f"),
+        (FUNCTION + "from verl.utils.profiler import P\nclass D:\n    @P.annotate('x')\n    def g(self): pass\n", "f"),
+        (FUNCTION + "try:\n    import te\nexcept ImportError:\n    raise ImportError('no')\nimport os\n", "f"),
+        (FUNCTION + "import os\nos.environ['x'] = 'y'\nR = {}\nR['f'] = f\n", "f"),
+        (FUNCTION + "R = {}\ndef reg(n):\n    def deco(g):\n        R[n] = g\n        return g\n    return deco\n"
+         "@reg('x')\ndef g(): pass\n", "f"),
+        (FUNCTION + "class X:\n    def __init__(self): self.y = 1\n    def __exit__(self): acme()\nx = X()\n", "f"),
+        (FUNCTION + "class X:\n    @property\n    def y(self): pass\n    @y.setter\n    def y(self, z): pass\n", "f"),
+    ],
+)  # fmt: skip
+def test_what_is_harmless(code: str, name: str) -> None:
+    assert again(code, name) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "what"),
+    [
+        ("try:\n    from fast import f\nexcept ImportError:\n    f = g\n", "f", "binds its name on line 2, 4"),
+        ("x.f = g\ndef g():\n    f = 1\n", "f", "may bind its name on line 1"),
+        ("def g():\n    f = 1\n", "f", ""),
+        ("from fast import C\n", "C.f", "binds its name on line 1"),
+        ("class C(D):\n    f = g\n", "C.f", "binds its name on line 2"),
+        ("class C(object):\n    def g(self): return self.f == f(self)\nf = g\n", "C.f", ""),
+        # a base class in the file has it: what is not abstract
+        ("class B:\n    def f(self): return 1\nclass D(B): pass\nclass C(D): f: int\n", "C.f", "its class has it"),
+        ("class B:\n    def f(self):\n        '1'\n        raise NotImplementedError\nclass C(B): pass\n", "C.f", ""),
+        ("class C(C): pass\n", "C.f", ""),
+    ],
+)  # fmt: skip
+def test_what_a_file_without_the_function_has_by_its_name(code: str, name: str, what: str) -> None:
+    found = rebound.instead(ast.parse(code), name)
+    assert found.startswith(what)
+    assert bool(found) == bool(what)
 
 
 def test_a_file_that_names_a_class_or_compares_with_a_method_is_not_parsed() -> None:

@@ -42,6 +42,7 @@ def without_hardlinks(case: Case) -> None:
     go(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blow", [die, die_halfway])
 @pytest.mark.parametrize("work", [go, without_hardlinks])
 def test_killed_at_every_operation_it_is_a_link_or_a_file(

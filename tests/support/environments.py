@@ -161,6 +161,13 @@ def bridge(root: Path, version: str = "0.6.2") -> Path:
     return write(root, {**files, "megatron/bridge/package_info.py": package_info(version)})
 
 
+def mcore_bridge(root: Path, version: str = "1.4.2") -> Path:
+    """Write a stand-in for mcore-bridge."""
+    folders = {f"mcore_bridge/{name}/__init__.py": "" for name in ("bridge", "model")}
+    about = {"mcore_bridge/__init__.py": "", "mcore_bridge/version.py": f"__version__ = '{version}'\n"}
+    return write(root, {**about, **folders})
+
+
 def project(root: Path, name: str, version: str, where: str = ".") -> Path:
     """Add a pyproject.toml with which setuptools builds all packages of a tree, namespace packages included."""
     text = f"""\

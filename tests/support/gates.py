@@ -32,11 +32,14 @@ DEPENDENT = Fix("gate", "a gate", "cure", {}, tuple(one._replace(depends_on=AGRE
 RIGHT = "def agree(count, group=None):\n    return greatest(count, group)\n"
 WRONG = "def agree(count, group=None):\n    return count if group is None else greatest(count, group)\n"
 PULLED = RIGHT.replace("return", "group = group or 0\n    return")
+NEVER = RIGHT.replace("greatest", "least")
 AGREES = {
     (AGREE, RIGHT): Shape("right", None, (), ""),
-    (AGREE, PULLED): Shape("right", None, (), "pull request 7 applied"),
+    (AGREE, PULLED): Shape("repaired", None, (), "pull request 7 applied"),
     (AGREE, WRONG): Shape("wrong", None, (), ""),
+    (AGREE, NEVER): Shape("right", None, (), ""),
 }
+"""What is known of ``agree``; all but the last were seen beside ``run``."""
 PAUSE = Fix("pause", "a pause", "safeguard", {}, (STOP,), "")
 ONE = """\
 from made_up import start, wait
@@ -105,9 +108,10 @@ def shape_of(code: str | bytes, function: str = "run") -> str:
 def shape_table(states: Mapping[tuple[Target, str], Shape] | None = None) -> ShapeTable:
     """The shapes of ONE and TWO as affected, and of their rewrites; ``states`` adds shapes by target and code."""
     every: dict[tuple[Target, str], Shape] = {}
+    beside = tuple(shape_of(code, AGREE.function) for code in (RIGHT, PULLED, WRONG))
     for target, code, after in ((RUN, ONE, gated(ONE)), (OTHER_RUN, TWO, gated(TWO)), (STOP, ONE, paused(ONE))):
-        every[target, code] = Shape("affected", shape_of(after, target.function), tuple(NAMES), "")
-        every[target, after] = Shape("ours", None, (), "")
+        every[target, code] = Shape("affected", shape_of(after, target.function), tuple(NAMES), "", beside)
+        every[target, after] = Shape("ours", None, (), "", beside)
     found = {**every, **(states or {})}.items()
     return ShapeTable({(to.fix, to.function, shape_of(code, to.function)): state for (to, code), state in found}, {})
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 
-STATES = ("affected", "fixed", "not-affected", "ours", "right", "wrong")
+STATES = ("affected", "fixed", "not-affected", "ours", "right", "repaired", "wrong")
 
 
 def fix(name: str, *upstreams: str, grade: str = "cure", changes_numbers: bool = False) -> Fix:

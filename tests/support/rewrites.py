@@ -35,6 +35,7 @@ class EveryRewrite:
         with pytest.raises(AnchorError):  # it refuses its own output
             change.plan(new.function)
 
+    @pytest.mark.slow
     def test_its_end_state_shows_the_defect_and_the_cure(self, case: Case) -> None:
         source = case.load()
         row = endstates.sample(source, source.rewritten, self.settings)

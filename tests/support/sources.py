@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from support import wheels
 from support.checkout import COMPAT
+from unhang import packs
 from unhang.codemods.base import AnchorError
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
@@ -26,7 +28,7 @@ from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
 
-WIDTHS = {"megatron-core": 100, "megatron-lm": 100, "verl": 120, "ms-swift": 120, "megatron-bridge": 120}
+WIDTHS = {**dict.fromkeys(packs.upstreams(), 120), "megatron-core": 100, "megatron-lm": 100}
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()
@@ -246,9 +248,9 @@ def _released(row: Mapping[str, Any]) -> list[str]:
 
 
 def _has(target: Target, versions: Sequence[str]) -> bool:
-    """Return whether these releases have this target, of several in one upstream."""
-    known = catalog.releases()[target.upstream]
-    return all(known[version].shapes.get(f"{target.file}::{target.function}") for version in versions)
+    """Return whether these releases have this target."""
+    known, place = catalog.releases()[target.upstream], f"{target.file}::{target.function}"
+    return all(version in known and known[version].shapes.get(place) for version in versions)
 
 
 @cache
@@ -285,7 +287,8 @@ def _load(case: Case) -> Source:
 
 def _show(target: Target, revision: str, path: str) -> bytes | None:
     """Return a file at a commit of the clone; None if the commit lacks it."""
-    command = ["git", "-C", str(wheels.clone(target.upstream)), "show", f"{revision}:{path}"]
+    inside = upstreams.projects().get(target.upstream, {}).get("folder", "")
+    command = ["git", "-C", str(wheels.clone(target.upstream)), "show", f"{revision}:{os.path.join(inside, path)}"]
     return subprocess.run(command, capture_output=True, check=False).stdout or None
 
 

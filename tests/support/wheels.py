@@ -1,8 +1,7 @@
 """Real upstream sources: the wheels that compat/wheels.json pins, kept in a cache, and clones.
 
 They are never committed. ``UNHANG_WHEELS`` names the cache (default ``~/.cache/unhang/wheels``).
-``UNHANG_MEGATRON_CLONE``, ``UNHANG_VERL_CLONE``, ``UNHANG_SWIFT_CLONE`` and ``UNHANG_BRIDGE_CLONE`` name clones; tests
-that need a missing one are skipped.
+The variables in ``upstreams/`` name clones, as ``UNHANG_VERL_CLONE`` does; tests that need a missing one are skipped.
 """
 
 import hashlib
@@ -19,14 +18,13 @@ import pytest
 
 from support import environments
 from support.checkout import COMPAT
+from unhang.compat import upstreams
 from unhang.store import dist_info
 
-CLONES = {
-    "megatron-core": "UNHANG_MEGATRON_CLONE",
-    "megatron-lm": "UNHANG_MEGATRON_CLONE",
-    "verl": "UNHANG_VERL_CLONE",
-    "ms-swift": "UNHANG_SWIFT_CLONE",
-    "megatron-bridge": "UNHANG_BRIDGE_CLONE",
+CLONES: dict[str, str] = {
+    upstream: entry["clone"]
+    for project, entry in upstreams.projects().items()
+    for upstream in upstreams.of_project(project)
 }
 # The platforms of megatron-core's pinned wheels; pip accepts a wheel for any platform too.
 _PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "aarch64") for minor in (28, 24))

@@ -53,6 +53,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cli.unpack_targets(tmp_path_factory.mktemp("fresh") / "site", *releases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare", [nothing, drift, apply, upgrade_half, mistype])
 def test_no_line_is_wider_than_the_terminal(
     prepare: Callable[[Path], None], fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -110,14 +110,14 @@ def test_a_file_outside_the_working_directory_is_absolute(pristine: Path, tmp_pa
     assert uri.startswith("file:///")
 
 
-def test_what_is_settled_has_no_result_unless_there_is_a_note(site: Path) -> None:
-    cli.applied("--target", site, *MTP)
-    assert check("--target", site, *MTP)["results"] == []
-    with open(site / ENGINE, "a") as file:
-        file.write("\nMegatronEngine.forward_backward_batch = print\n")
-    (result,) = check("--target", site, *MTP)["results"]
+def test_what_is_settled_has_no_result_unless_there_is_a_note(site: Path, tmp_path: Path) -> None:
+    chosen, script = ("--target", site, "--fix", "expert-dp-warmup"), tmp_path / "job.py"
+    cli.applied(*chosen)
+    assert check(*chosen)["results"] == []
+    script.write_text("import torch\ntorch.distributed.init_process_group()\n")
+    (result,) = check(*chosen, "--script", script)["results"]
     assert result["level"] == "warning"
-    assert "is assigned again on line" in result["message"]["text"]
+    assert "starts torch.distributed without a backend" in result["message"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def result(*words: str | Path, **variables: str) -> tuple[int, dict[str, Any]]:
     return ran.code, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEMANTIC)
 def test_a_semantic_edit_is_never_written_without_a_token(name: str, release: Path, tmp_path: Path) -> None:
     site = Path(shutil.copytree(release, tmp_path / "site"))
@@ -145,6 +146,7 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
     assert cli.tree(site) == before
 
 
+@pytest.mark.slow
 def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_nothing(site: Path) -> None:
     chosen = ("--target", site, "--fix", MTP)
     before = cli.called("diff", "--unknown", *chosen, "--output-format", "json").json
@@ -226,6 +228,7 @@ def test_upstreams_own_fix_in_an_unknown_shape_is_settled_by_its_token(tmp_path:
     assert cli.tree(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_overlays_and_wheels_take_tokens_too(site: Path, tmp_path: Path) -> None:
     chosen = ("--target", site, "--fix", MTP)
     (token,) = set(re.findall(r"[0-9a-f]{16}-\d+-[0-9a-f]{16}", cli.called("diff", "--unknown", *chosen).out))

@@ -77,6 +77,7 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_text_in_another_form_keeps_every_other_byte(site: Path, rewritten: bytes, form: str) -> None:
     source = site / ENGINE
@@ -214,6 +215,7 @@ def piped(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [sparse, linked, piped])
 @pytest.mark.parametrize(
     ("name", "code"),

@@ -96,6 +96,7 @@ def of_unhang(name: str) -> tuple[str, ...]:
     return tuple(words[words.index("unhang") + 1 :])
 
 
+@pytest.mark.slow
 def test_the_base_has_no_git_no_patch_and_needs_the_fix(builder: Builder) -> None:
     base = images.BASE.removeprefix("localhost/")
     for command in "git", "patch", "unhang":

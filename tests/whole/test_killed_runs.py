@@ -93,6 +93,7 @@ def struck(stage: Stage, command: str, followings: tuple[str, ...], every: int =
     return f"`{command}` killed at {killed} instants, {halfway} of them with a journal, then {then}: no mix"
 
 
+@pytest.mark.slow
 @sampled
 @pytest.mark.parametrize("command", COMMANDS)
 def test_killed_at_every_operation(stage: Stage, tell: list[str], command: str, every: int) -> None:
@@ -128,6 +129,7 @@ def struck_twice(stage: Stage, command: str, at: int, second: str, every: int) -
     return killed
 
 
+@pytest.mark.slow
 @sampled
 def test_killed_again_while_recovering(stage: Stage, tell: list[str], every: int) -> None:
     """An `apply` that was killed halfway; the attack adds the other stages, and a `revert`, at every third instant.

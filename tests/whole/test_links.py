@@ -54,6 +54,7 @@ def install(uv: Words, env: environments.Env, mode: str, *more: str) -> None:
     environments.run(*uv, "pip", "install", *words, cwd=env.prefix)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hardlink", "clone", "copy", "symlink"])
 def test_uvs_cache_and_other_environments_keep_every_byte(uv: Words, tmp_path: Path, mode: str) -> None:
     """`clone` shares blocks where the file system can (Btrfs, XFS); elsewhere uv hardlinks, or copies."""

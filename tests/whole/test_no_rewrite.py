@@ -109,4 +109,3 @@ def test_nothing_is_proved_of_it_and_diagnose_suggests_no_command(site: Path) ->
     (stands,) = standing.standings(survey(request).findings, request)
     assert (stands.verdict, stands.code, stands.hint) == ("needed", "no-rewrite", WORKAROUND)
     assert not standing.is_curable([stands])
-    assert not standing.is_refuted([stands], ())

@@ -49,6 +49,7 @@ def state(site: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o077, 0o000, 0o027])
 @pytest.mark.parametrize("mode", [0o755, 0o2775, 0o750, 0o700])
 def test_the_state_takes_owner_group_and_mode_from_its_root_whatever_the_umask(
@@ -79,6 +80,7 @@ SHARED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "first", "then"), SHARED)
 def test_a_group_writable_environment_is_shared_by_its_group_and_by_root(
     site: Path, mode: int, first: User, then: User
@@ -164,6 +166,7 @@ def test_a_file_system_that_refuses_modes_is_left_as_it_was(site: Path, monkeypa
 # What we may not read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["verl", "verl/version", "verl/workers", "verl/workers/engine/megatron", "."])
 @pytest.mark.parametrize("more", [(), ("--allow-none",)])
 def test_what_we_may_not_read_is_unreadable_and_nothing_else(site: Path, closed: str, more: tuple[str, ...]) -> None:
@@ -259,6 +262,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", REFUSALS)
 def test_a_dry_run_says_what_apply_would(site: Path, how: str) -> None:
     refuse, user = REFUSALS[how]

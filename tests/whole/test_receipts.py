@@ -140,6 +140,7 @@ def without_records(tree: Tree) -> Tree:
 # Another release, or the same one again
 
 
+@pytest.mark.slow
 @each(UPGRADES + DOWNGRADES + REINSTALLS)
 def test_after_an_install_nothing_of_the_new_files_is_undone(laid: Laid, project: str, old: str, new: str) -> None:
     fresh = laid.fresh(project, new)
@@ -198,6 +199,7 @@ def edit_inside(data: bytes) -> bytes:
     return MARK.sub(lambda found: found[0] + b"pass\n" + found[0], data)
 
 
+@pytest.mark.slow
 @each(RELEASES)
 def test_an_edit_outside_of_the_functions_stays(laid: Laid, project: str, old: str) -> None:
     applied = laid.applied(project, old)
@@ -249,6 +251,7 @@ def test_one_fix_after_the_other_goes_in_and_out_beside_an_edit(laid: Laid, proj
             data = data.removeprefix(b"# my own line\n").removesuffix(b"\nmine = 1\n")
 
 
+@pytest.mark.slow
 @each(RELEASES)
 def test_an_edit_inside_of_the_functions_is_refused_without_force(laid: Laid, project: str, old: str) -> None:
     place = laid.copy(laid.applied(project, old))

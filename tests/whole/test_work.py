@@ -85,9 +85,10 @@ def _below(did: work.Work, folder: Path) -> list[str]:
 
 def _data(did: work.Work) -> list[str]:
     """Return the JSON files that were opened, but the one that has what is installed beside unhang."""
-    names = [os.path.basename(path) for path in did.opened if path.endswith(".json")]
-    assert sum(name.startswith("packs-") for name in names) <= 1
-    return [name for name in names if not name.startswith("packs-")]
+    files = [path for path in did.opened if path.endswith(".json")]
+    kept = [path for path in files if path.split(os.sep)[-3:-1] == ["unhang", "packs"]]
+    assert len(kept) <= 1
+    return [os.path.basename(path) for path in files if path not in kept]
 
 
 def _crowd(folder: Path, numbers: Sequence[int]) -> None:

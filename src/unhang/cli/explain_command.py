@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     is_one = " " not in query.strip()
     if is_one and (fixes := catalog.with_words([query])):  # a function in a stack
         return _listed(fixes, query, options.output_format)
-    found = [] if is_one and is_near(query, names) else lookup.find(query)
+    found = [] if is_one and ("-" in query or is_near(query, names)) else lookup.find(query)
     if not found:
         near = closest(query, names)
         log = "" if is_one else f", and {_LOG}"

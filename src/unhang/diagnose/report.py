@@ -40,8 +40,6 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
-_ENVIRONMENT = ("python", "prefix", "found_by")
-"""What JSON has of an environment."""
 _FEW, _OPEN = 3, ("never-arrived", "mismatch")
 """How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
@@ -113,7 +111,7 @@ def document(report: Report) -> str:
         "why": {job.names.get(rank, str(rank)): why for rank, why in sorted(suspects.why.items())},
         "processes": processes(report.diagnosis),
         "causes": [one._asdict() for one in report.diagnosis.causes],
-        "environment": report.environment and dict(zip(_ENVIRONMENT, report.environment)),
+        "environment": report.environment and report.environment.told,
         "job": {
             "files": job.files,
             "size": job.size,

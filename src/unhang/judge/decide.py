@@ -56,8 +56,10 @@ BY_STATE = {
     "not-affected": NOT_AFFECTED,
 }
 """The verdict on a function whose shape is on record, by the state of that shape."""
-RIGHT, WRONG = "right", "wrong"
-"""The states of a shape that no rewrite is for: of a function that targets depend on."""
+REPAIRED, RIGHT, WRONG = "repaired", "right", "wrong"
+"""The states of a function that targets depend on: it has upstream's own fix, never had the defect, has it."""
+_BESIDE = {REPAIRED: FIXED_UPSTREAM, RIGHT: NOT_AFFECTED}
+"""The verdict on a target that is wrong only beside a wrong function, by the state of that one."""
 MARK = b"# unhang "
 """How the comments begin that every rewrite writes: the RECORD's row of a file that has one is ours."""
 _OLDER = "older-than-floor"
@@ -147,7 +149,9 @@ def decide(
     edited = ""
     if known.state == OURS and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
-    return Verdict(BY_STATE[known.state], detail=joined(known.note, edited))
+    verdict = BY_STATE[known.state]
+    why = known.note or (target.unaffected if verdict == NOT_AFFECTED else "")
+    return Verdict(verdict, detail=joined(why, edited))
 
 
 def _lacking_values(target: Target) -> tuple[str, Hint] | None:
@@ -177,76 +181,116 @@ def _common_values(target: Target, seen: Observation, table: ShapeTable) -> tupl
     return (why, "give one that is not, such as a whole path") if found else None
 
 
-def beside(verdict: str, other: Shape | None) -> str:
-    """Return a verdict on a target that depends on another function, given what is on record of that one's shape.
+def is_pair(mine: Shape | None, other: Shape | None, digest: str | None) -> bool:
+    """Return whether upstream has had a target's shape beside one of the function that it depends on.
 
-    Beside a right one, nothing is left to do, whatever the target's own shape. Beside an unknown one, no rewrite is
-    known to be needed, or to be enough.
+    ``mine`` and ``other`` are what is on record of the two, ``digest`` is the shape of the other one.
     """
-    if other is not None and other.state == RIGHT and verdict not in SETTLED:
-        return NOT_AFFECTED
-    return DRIFTED if other is None and verdict in (NEEDED, APPLIED) else verdict
+    return mine is not None and other is not None and digest in mine.beside
+
+
+def beside(verdict: str, mine: Shape | None, other: Shape | None, digest: str | None) -> str:
+    """Return the verdict on a target that depends on another function, given its own one, and both as in ``is_pair``.
+
+    Only a pair on record settles anything. In one whose other function lacks the defect nothing is left to do. A
+    target without the feature has none of the defect, whatever is beside it.
+    """
+    if mine is None or verdict == NOT_AFFECTED:
+        return verdict
+    if other is None or not is_pair(mine, other, digest):
+        return DRIFTED
+    return verdict if verdict in SETTLED else _BESIDE.get(other.state, verdict)
 
 
 def depending(
     found: Verdict,
-    other: Target,
+    target: Target,
     installation: Installation,
-    seen: Observation,
+    seen: tuple[Observation, Observation],
     table: ShapeTable,
     releases: Mapping[str, Release],
     past: Past | None,
 ) -> Verdict:
-    """Return the verdict on a target that depends on the ``other`` function, which was ``seen``, given its own one.
+    """Return the verdict on a target that depends on another function, given its own one. Both were ``seen``.
 
     ``past`` is what the receipt says of the target, if that has left the shape that is here.
     """
-    known = table.shapes.get((other.fix, other.function, seen.shape or ""))
-    verdict = beside(found.verdict, known)
+    (own, there), other = seen, target.depends_on
+    assert other is not None
+    mine = table.shapes.get((target.fix, target.function, own.shape or ""))
+    known = table.shapes.get((other.fix, other.function, there.shape or ""))
+    verdict = beside(found.verdict, mine, known, there.shape)
     what = f"{other.function} in {other.file}"
-    if verdict == NOT_AFFECTED != found.verdict:
-        note = known.note if known else ""
-        return Verdict(NOT_AFFECTED, detail=joined(f"it depends on {what}, which is right here", note))
-    if (known is None or found.code == ACCEPTED) and past is not None and past.accepted is not None:
+    if known is not None and verdict in SETTLED and verdict != found.verdict:
+        why = known.note or (target.unaffected if verdict == NOT_AFFECTED else "")
+        return Verdict(verdict, detail=joined(f"it depends on {what}, which is right here", why))
+    if found.verdict == NOT_AFFECTED or is_pair(mine, known, there.shape):
+        return found
+    if past is not None and past.accepted is not None:
         accepted, (token, _) = _accepted(other.fix, *past.accepted), past.accepted
-        if token.result == paired(past.after, None if known else seen.shape):
+        if token.result == paired(past.after, there.shape):
             return accepted
         detail = f"{accepted.detail}, beside another shape of {what}"
         return accepted._replace(detail=detail, hint=Hint(_undo(other.fix), ", and look again"))
-    if known is not None:
+    if mine is None and known is not None:
         return found
-    if seen.problem is not None:
-        why, hint = _problem(seen, seen.problem, installation)
-    elif seen.shape is None or seen.data is None:
-        why, hint = "it is not there", f"reinstall the package, or see `{explain(other.fix)}`"
-    else:
-        close = near(other, seen.data, table, releases)
-        closest = "no known shape is close to it" if close is None else close.sentence()
-        why, hint = joined("a shape nobody has verified", closest), _look(other.fix)
+    why, hint = _why_unknown(other, known, installation, there, table, releases)
     why = f"it depends on {what}: {why}"
-    if verdict == found.verdict:
-        return found._replace(detail=joined(found.detail, why), triable=found.triable and seen.shape is not None)
+    if mine is None or verdict == found.verdict:
+        return found._replace(detail=joined(found.detail, why), triable=found.triable and there.shape is not None)
     outside = _outside(installation, releases)
     why = joined(why, outside.reason if outside else "")
     if found.verdict == APPLIED:
         why, hint = f"our rewrite is in place, but {why}", Hint(_undo(other.fix), "; ", hint)
-    is_triable = found.verdict == NEEDED and seen.shape is not None
+    elif found.verdict == FIXED_UPSTREAM:
+        why, hint = f"upstream's own fix is in this function, but {why}", _reinstall(other.fix)
+    is_triable = found.to_rewrite and there.shape is not None
     return Verdict(UNLISTED if outside else DRIFTED, "depends-on-unknown", why, hint, triable=is_triable)
 
 
-def lacking(
-    found: Verdict, others: Mapping[Target, Observation], installation: Installation, releases: Mapping[str, Release]
-) -> Verdict:
-    """Return the verdict on a target that is wrong only with one of the ``others``, as they were seen.
+def _why_unknown(
+    other: Target,
+    known: Shape | None,
+    installation: Installation,
+    seen: Observation,
+    table: ShapeTable,
+    releases: Mapping[str, Release],
+) -> tuple[str, str]:
+    """Return why nobody knows what a target does beside this function, and what to do."""
+    if known is not None:
+        return "no release or commit on record has this shape of it beside this function", _look(other.fix)
+    if seen.problem is not None:
+        return _problem(seen, seen.problem, installation)
+    if seen.shape is None or seen.data is None:
+        return "it is not there", _reinstall(other.fix)
+    close = near(other, seen.data, table, releases)
+    closest = "no known shape is close to it" if close is None else close.sentence()
+    return joined("a shape nobody has verified", closest), _look(other.fix)
 
-    Where none of them is there, and none is gone, nothing is left to do, whatever the target's own shape.
+
+def _reinstall(fix: str) -> str:
+    return f"reinstall the package, or see `{explain(fix)}`"
+
+
+def lacking(
+    target: Target,
+    found: Verdict,
+    is_here: bool,
+    others: Mapping[Target, Observation],
+    installation: Installation,
+    releases: Mapping[str, Release],
+) -> Verdict:
+    """Return the verdict on a ``target`` that is wrong only with one of the ``others``, as they were seen.
+
+    Where none of them is there, and none is gone, nothing is left to do. The target is absent, or its shape on record.
+    If it ``is_here``, a file that has lost such a function has another in its place, which nobody has examined.
     """
     for other, seen in others.items():
-        is_there = seen.shape is not None or seen.problem is not None
+        is_there = seen.shape is not None or seen.problem is not None or (is_here and seen.data is not None)
         if is_there or _absent(other, installation, seen, releases).verdict != NOT_AFFECTED:
             return found
     names = " or ".join(dict.fromkeys(other.function for other in others))
-    return Verdict(NOT_AFFECTED, detail=f"it is wrong only with {names}, which is not here")
+    return Verdict(NOT_AFFECTED, detail=joined(f"it is wrong only with {names}, which is not here", target.unaffected))
 
 
 def codemod(target: Target) -> Codemod:
@@ -331,6 +375,14 @@ def _problem(seen: Observation, problem: str, installation: Installation) -> tup
     detail, hint = {
         "does-not-parse": (f"the file does not parse: {seen.detail}", "reinstall the package, or repair the file"),
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
+        "rebound": (
+            f"the file binds the function's name again, {seen.detail}: something else may run in its place",
+            "take that out, or reinstall the package",
+        ),
+        "rebound-unknown": (
+            f"the file runs code that may bind the function's name again, {seen.detail}: nobody can tell what runs",
+            "take that code out, or reinstall the package",
+        ),
         "not-a-file": (f"the file is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
         "only-bytecode": (f"an import runs {seen.detail}", "delete it, or install a copy of the package with sources"),
@@ -359,12 +411,12 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
         return gone(target, f"{what}, but release {release.version} has it")
     outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if seen.detail and (outside is None or outside.code == _OLDER):
-        return gone(target, f"{what}, but {seen.detail}: what runs by that name is elsewhere")
+        return gone(target, f"{what}, but {seen.detail}")
     if outside is None or outside.code == _OLDER:
         return Verdict(NOT_AFFECTED, detail=what)
-    if releases[outside.nearest].shapes.get(place) is None:
+    if releases[outside.nearest].shapes.get(place) is None and not seen.detail:
         return Verdict(NOT_AFFECTED, detail=f"{what}, as in release {outside.nearest}")
-    return Verdict(UNLISTED, outside.code, joined(what, outside.reason), outside.hint)
+    return Verdict(UNLISTED, outside.code, joined(what, seen.detail, outside.reason), outside.hint)
 
 
 def gone(target: Target, why: str) -> Verdict:

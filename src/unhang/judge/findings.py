@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
@@ -24,6 +25,7 @@ from unhang.judge.decide import (
     gone,
     half,
     incomplete,
+    is_pair,
     lacking,
     on_record,
 )
@@ -95,12 +97,12 @@ class Finding(NamedTuple):
 
     @property
     def beside(self) -> str | None:
-        """The shape of the function that the target depends on, if that one is not on record."""
+        """The shape of the function that the target depends on, if the two are not on record together."""
         other = self.target.depends_on
         if other is None or self.depends is None or self.depends.shape is None:
             return None
-        known = catalog.shape_table().shapes
-        return None if (other.fix, other.function, self.depends.shape) in known else self.depends.shape
+        known = catalog.shape_table().shapes.get((other.fix, other.function, self.depends.shape))
+        return None if is_pair(self.known, known, self.depends.shape) else self.depends.shape
 
     @property
     def ends(self) -> tuple[str | None, str | None]:
@@ -114,12 +116,7 @@ class Finding(NamedTuple):
         notes = self.elsewhere
         if self.stale and self.source is None:
             notes = (f"{self.runs_instead}; delete it", *notes)
-        if self.verdict.verdict == NOT_AFFECTED:
-            return notes
-        other, beside = self.target.depends_on, self.depends
-        if other and beside and beside.rebound:
-            notes = (_again(f"{other.function} in {other.file}", beside.rebound), *notes)
-        return (_again(self.target.function, self.seen.rebound), *notes) if self.seen.rebound else notes
+        return notes
 
     @property
     def runs_instead(self) -> str:
@@ -131,11 +128,6 @@ class Finding(NamedTuple):
     def rewritten(self) -> bool:
         """Whether the function is our rewrite."""
         return self.known is not None and self.known.state == OURS
-
-
-def _again(function: str, rebound: Sequence[int]) -> str:
-    lines = f"line{'s' if len(rebound) > 1 else ''} {', '.join(map(str, rebound))}"
-    return f"{function} is assigned again on {lines}: this function may run only if the new one calls it"
 
 
 def judge(
@@ -175,15 +167,20 @@ def judge(
         finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
         for finding in found
     ]
-    if not packages:
-        return found
-    instead = {fix.id: elsewhere.instead(fix, packages) for fix in fixes}
+    instead = {fix.id: partial(elsewhere.instead, fix) for fix in fixes}
+    of_packages = {name: told(packages) for name, told in instead.items()}
     return [
-        finding._replace(elsewhere=(*finding.elsewhere, *instead[finding.target.fix]))
+        finding._replace(elsewhere=(*finding.elsewhere, *of_packages[finding.target.fix]))
         if finding.verdict.verdict != NOT_AFFECTED
-        else finding
+        # where the function is not affected, what other packages run is no matter; another copy of its own upstream is
+        else finding._replace(elsewhere=instead[finding.target.fix](_folder(finding.installation)))
         for finding in found
     ]
+
+
+def _folder(installation: Installation) -> dict[str, str]:
+    """Return the folder of an installation, by the name of its module."""
+    return {packs.upstreams()[installation.upstream].module: installation.package_dir}
 
 
 def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Finding]:
@@ -235,9 +232,10 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on one target of a fix, as it was ``seen``. ``look`` observes the fix's other functions."""
     found = decided(installation, target, past, seen, look)
-    if target.only_with and seen.problem is None and found.verdict not in SETTLED:
+    if target.only_with and seen.problem is None and found.verdict not in SETTLED and not _is_unknown(target, seen):
         others = {other: look(installation, other) for other in target.only_with}
-        return lacking(found, others, installation, catalog.releases_of(fix.id, target.upstream))
+        releases = catalog.releases_of(fix.id, target.upstream)
+        return lacking(target, found, seen.shape is not None, others, installation, releases)
     if seen.shape is not None or seen.problem is not None:
         return found
     if target.set is not None:  # whatever the version says
@@ -255,12 +253,18 @@ def decided(installation: Installation, target: Target, past: Past | None, seen:
     if found.as_is:
         from unhang.judge import origin  # most runs meet none
 
-        found = origin.weighed(found, target, installation, seen, releases)
-    other = target.depends_on
-    if other is None or seen.shape is None or (found.verdict in SETTLED and found.verdict != APPLIED):
+        found = origin.weighed(found, target, installation, seen, releases, look)
+    if target.depends_on is None or seen.shape is None:
         return found
     is_ours = past is not None and past.after == seen.shape
-    return depending(found, other, installation, look(installation, other), table, releases, past if is_ours else None)
+    both = seen, look(installation, target.depends_on)
+    return depending(found, target, installation, both, table, releases, past if is_ours else None)
+
+
+def _is_unknown(target: Target, seen: Observation) -> bool:
+    """Return whether a function is there in a shape that is not on record."""
+    known = catalog.shape_table().shapes
+    return seen.shape is not None and (target.fix, target.function, seen.shape) not in known
 
 
 def _look(read: Read, installation: Installation, target: Target) -> Observation:

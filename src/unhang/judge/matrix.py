@@ -73,8 +73,10 @@ def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
     known = _known(target, release, table)
     found = DRIFTED if known is None else BY_STATE[known.state]
     if target.only_with and all(release.shapes.get(other.place) is None for other in target.only_with):
-        return found if found in SETTLED else NOT_AFFECTED
-    return found if target.depends_on is None else beside(found, _known(target.depends_on, release, table))
+        return NOT_AFFECTED if found == NEEDED else found
+    if (other := target.depends_on) is None:
+        return found
+    return beside(found, known, _known(other, release, table), release.shapes.get(other.place))
 
 
 def _known(target: Target, release: Release, table: ShapeTable) -> Shape | None:

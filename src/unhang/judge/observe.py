@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import NamedTuple
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs
 from unhang.find import metadata
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
+
+if TYPE_CHECKING:
+    import ast
+
+    from unhang.shapes.rebound import Again
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
@@ -30,8 +37,8 @@ class Observation(NamedTuple):
     on_record: bool = False
     """Whether this very file is on record: then everything that was checked when it was recorded holds."""
     problem: str | None = None
-    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``too-large``, ``outside``,
-    ``only-bytecode``, ``shadowed`` or ``not-a-file``; None if it can be."""
+    """Why the function cannot be judged: ``does-not-parse``, ``defined-twice``, ``rebound``, ``rebound-unknown``,
+    ``too-large``, ``outside``, ``only-bytecode``, ``shadowed`` or ``not-a-file``; None if it can be."""
     detail: str = ""
     """More on the problem; or, where there is no function, on what the file binds its name to."""
     names: frozenset[str] | None = None
@@ -41,8 +48,6 @@ class Observation(NamedTuple):
     there is no file."""
     link: str = ""
     """Where a link leads, with all links resolved, if it leads out of the package; empty if none does."""
-    rebound: tuple[int, ...] = ()
-    """The lines of the file that bind the function's name again: a wrapper may run in its place."""
 
     @property
     def place(self) -> str:
@@ -63,7 +68,41 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     if found.data is None or found.problem is not None:
         return found
     seen = observe_target(found.path, found.data, target, table)
+    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.binding):
+        seen = seen._replace(detail=_of_base(installation, target.file, target.function, found.data, read or contents))
     return seen._replace(real=found.real, link=found.link)
+
+
+def _of_base(installation: Installation, file: str, function: str, data: bytes, read: Read, depth: int = 3) -> str:
+    """Return which base class, in another file of the package, a class has a method from; empty if none has it."""
+    owner, _, name = function.rpartition(".")
+    if not owner or not re.search(rf"\bclass\s+{owner}\b".encode(), data):
+        return ""
+    from unhang.shapes import rebound  # it imports ast
+
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError, OSError):
+        for dotted in rebound.imported_bases(_tree(data), owner):
+            base = _file_of(dotted, file)
+            there = read(installation, base).data if _is_within(installation, base) else None
+            if there is None:
+                continue
+            method = f"{dotted.rpartition('.')[2]}.{name}"
+            if found := rebound.inherited(_tree(there), method):
+                return f"its class has it from {found} of {base}"
+            if depth and (found := _of_base(installation, base, method, there, read, depth - 1)):
+                return found
+    return ""
+
+
+def _file_of(dotted: str, file: str) -> str:
+    """Return the file that a name is imported from, which another file imports."""
+    above = len(dotted) - len(dotted.lstrip("."))
+    folder = file.split("/")[:-above] if above else []
+    return "/".join((*folder, *dotted.lstrip(".").split(".")[:-1])) + ".py"
+
+
+def _is_within(installation: Installation, file: str) -> bool:
+    return file.startswith("/".join(_parts(installation.upstream)) + "/")
 
 
 def contents(installation: Installation, file: str, real: Callable[[str], str] = os.path.realpath) -> Observation:
@@ -192,11 +231,14 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
     try:
         tree = shape.parse(data)
         values = parameters.of(target.parameters)
-        is_one, found = len(shape.find(tree, target.function)) == 1, binding.of(tree, target, values)
-        again = rebound.lines(tree, data, target.function) if is_one else ()
-        if target.beside is None and not binding.statements(tree, target.function) and not _took_out(target, data):
+        here = binding.statements(tree, target.function)
+        is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
+        if is_one and (lines := rebound.lines(tree, data, target.function)):  # several are its shape
+            return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
+        found = binding.of(tree, target, values)
+        if target.beside is None and not here and not _took_out(target, data):
             found = None  # it may be there under another name
-        return Observation(path, data, sha256, found, names=shape.bound_names(tree), rebound=again)
+        return Observation(path, data, sha256, found, names=shape.bound_names(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, data, sha256, error)
 
@@ -218,17 +260,32 @@ def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observatio
 def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     from unhang.shapes import rebound, shape
 
-    tree = shape.parse(data)
+    tree = _tree(data)
     names = shape.bound_names(tree)
     found = shape.find(tree, function)
     if len(found) > 1:
         lines = ", ".join(str(node.lineno) for node in found)
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
     if not found:
-        lines = ", ".join(map(str, rebound.instead(tree, function)))
-        return Observation(path, data, sha256, detail=lines and f"binds its name on line {lines}", names=names)
-    again = rebound.lines(tree, data, function)
-    return Observation(path, data, sha256, shape.digest(found[0]), names=names, rebound=again)
+        return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
+    if again := rebound.again(tree, data, function):
+        return _again(path, data, sha256, again)
+    return Observation(path, data, sha256, shape.digest(found[0]), names=names)
+
+
+@lru_cache(4)
+def _tree(data: bytes) -> ast.Module:
+    """Return the AST of a file, which nobody changes: several functions are in one file."""
+    from unhang.shapes import shape
+
+    return shape.parse(data)
+
+
+def _again(path: str, data: bytes, sha256: str, again: Again) -> Observation:
+    """Return what is said of a function whose name its file binds, or may bind, again."""
+    lines = ", ".join(map(str, again.lines))
+    where = f"on line{'s' if len(again.lines) > 1 else ''} {lines}"
+    return Observation(path, data, sha256, problem=again.code, detail=where)
 
 
 def file_of(installation: Installation, file: str) -> str:
@@ -245,6 +302,11 @@ def _depth(upstream: str) -> int:
 def below_package(upstream: str, file: str) -> list[str]:
     """Return the parts of an upstream's file below its package's folder."""
     return file.split("/")[_depth(upstream) :]
+
+
+def _parts(upstream: str) -> list[str]:
+    found = packs.upstreams().get(upstream)
+    return found.parts if found else [upstream]
 
 
 def package_of(target: Target) -> list[str]:

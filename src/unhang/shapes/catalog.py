@@ -49,6 +49,8 @@ class Target(NamedTuple):
     """The names of the values that its edits take from the user."""
     workaround: str = ""
     """What to do where the function has the defect, and no rewrite is for it."""
+    unaffected: str = ""
+    """Why a copy without the feature does not have the defect."""
 
     @property
     def place(self) -> str:
@@ -112,13 +114,15 @@ class Shape(NamedTuple):
 
     state: str
     """``affected``, ``no-rewrite`` (affected, too), ``fixed`` (by upstream), ``not-affected``, or ``ours`` (the result
-    of our rewrite); of a function that targets depend on, ``right`` or ``wrong``."""
+    of our rewrite); of a function that targets depend on, ``right``, ``repaired`` or ``wrong``."""
     result: str | None
     """The shape after our rewrite of an affected one."""
     names: tuple[str, ...]
     """The global names that the rewrite uses."""
     note: str
     """What a user should know, such as a pull request that was applied as written; often empty."""
+    beside: tuple[str, ...] = ()
+    """The shapes of the function that the target depends on, beside which a release or a commit has this one."""
 
 
 class Release(NamedTuple):
@@ -228,6 +232,7 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
         return Target(
             fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
             "binding" in item, beside, tuple(manifest.get("parameters", ())), item.get("workaround", ""),
+            item.get("not-affected", ""),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))
@@ -298,7 +303,8 @@ def shape_table() -> ShapeTable:
 def _shape(entry: Mapping[str, Any] | None) -> Shape | None:
     if entry is None:
         return None
-    return Shape(entry["state"], entry.get("result"), tuple(entry.get("names", ())), entry.get("note", ""))
+    names, beside = (tuple(entry.get(key, ())) for key in ("names", "beside"))
+    return Shape(entry["state"], entry.get("result"), names, entry.get("note", ""), beside)
 
 
 @packs.remembered

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from unhang.errors import UnhangError
 from unhang.store import disk
 from unhang.store.disk import Content, Link
 from unhang.store.transaction import FileChange
@@ -31,6 +32,16 @@ def read(path: str) -> bytes | None:
         if os.fstat(file.fileno()).st_size > _TOO_LARGE:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         return file.read(_TOO_LARGE)
+
+
+def read_record(path: str) -> bytes | None:
+    """Return the bytes of a RECORD as ``read``. Raises UnhangError ``unreadable``."""
+    try:
+        return read(path)
+    except OSError as error:
+        message = f"cannot read {path}, whose hashes must be right after a change: {error.strerror}"
+        hint = "nothing was changed; run this as a user who can read it, or reinstall the package"
+        raise UnhangError("unreadable", message, path=path, hint=hint) from error
 
 
 def replaced(changes: Iterable[FileChange]) -> list[FileChange]:

@@ -181,8 +181,7 @@ def _is_tidied(entry: Entry, fixed: Fixed, now: bytes) -> bool:
 
 def _is_listed(entry: Entry, record: str, now: bytes | None) -> bool:
     """Return whether a RECORD lists the file as it is now, in a row that an installer wrote."""
-    with disk.about(record):
-        data, name = links.read(record) or b"", entry.relative.replace(os.sep, "/")
+    data, name = links.read_record(record) or b"", entry.relative.replace(os.sep, "/")
     if now is None:
         return entry.record_row is not None and dist_info.row(data, name) is None
     return MARK not in now and dist_info.lists(data, name, now)
@@ -192,8 +191,7 @@ def _is_recorded(entry: Entry) -> bool:
     """Return whether the RECORD has the hash of what we wrote: nothing was installed over it since."""
     if entry.record is None:
         return False
-    with disk.about(entry.record):
-        row = dist_info.row(links.read(entry.record) or b"", entry.relative.replace(os.sep, "/"))
+    row = dist_info.row(links.read_record(entry.record) or b"", entry.relative.replace(os.sep, "/"))
     return dist_info.has_digest(row or "", entry.patched)
 
 

@@ -112,7 +112,7 @@ def record_changes(
     after: dict[str, bytes] = {}
 
     def is_there(record: str) -> bool:
-        if record not in before and (data := _read_record(record)) is not None:
+        if record not in before and (data := links.read_record(record)) is not None:
             before[record] = after[record] = data
         return record in before  # else uninstalled since: nothing lists the file any more
 
@@ -139,15 +139,6 @@ def record_changes(
     return [FileChange(path, data, after[path]) for path, data in before.items() if after[path] != data]
 
 
-def _read_record(path: str) -> bytes | None:
-    try:
-        return links.read(path)
-    except OSError as error:
-        message = f"cannot read {path}, whose hashes must be right after a change: {error.strerror}"
-        hint = "nothing was changed; run this as a user who can read it, or reinstall the package"
-        raise UnhangError("unreadable", message, path=path, hint=hint) from error
-
-
 def _record(installation: Installation, root: str) -> str | None:
     """Return the real path of the RECORD that lists an installation's files, if there is one."""
     if installation.record is None:
@@ -162,7 +153,7 @@ def _entry(file: FilePlan, root: str) -> Entry:
     relative = os.path.relpath(file.path, root)
     record, row = _record(installation, root), None
     if record is not None:
-        row = dist_info.row(_read_record(record) or b"", relative.replace(os.sep, "/"))
+        row = dist_info.row(links.read_record(record) or b"", relative.replace(os.sep, "/"))
     return Entry(
         path=file.path,
         relative=relative,

@@ -9,7 +9,7 @@ from unhang import packs
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import FAILS, Row
 from unhang.compat.endstates.endstate import Source
-from unhang.judge.decide import NO_REWRITE, RIGHT, WRONG, codemod
+from unhang.judge.decide import NO_REWRITE, REPAIRED, RIGHT, WRONG, codemod
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -19,8 +19,8 @@ class State(NamedTuple):
     """The state of a shape, as the matrix records it."""
 
     state: str
-    """``affected``, ``no-rewrite``, ``fixed``, ``not-affected``; of a function that targets depend on, ``right`` or
-    ``wrong``; or ``undecided``: a person must decide."""
+    """``affected``, ``no-rewrite``, ``fixed``, ``not-affected``; of a function that targets depend on, ``right``,
+    ``repaired`` or ``wrong``; or ``undecided``: a person must decide."""
     result: str | None
     """The shape of our rewrite, if the rewrite works."""
     names: tuple[str, ...]
@@ -43,8 +43,8 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     ``no-rewrite``: it fails, the codemod refuses it, and the manifest says what else to do. ``as_written``: the file
     has a pull request as written.
 
-    A function that targets depend on is ``wrong`` if it fails somewhere, and ``right`` if nowhere. A target is run
-    beside a wrong one.
+    A function that targets depend on is ``wrong`` if it fails somewhere; else it is ``repaired``, or, without the
+    feature, ``right``. A target is run beside a wrong one.
     """
     sandbox.look_in(packs.folders("compat", "endstates"))
     endstate = sandbox.end_state(target.fix, target.function)
@@ -55,7 +55,8 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     result, names, why = None, frozenset[str](), ""
     if target not in catalog.fix(target.fix).targets:
         row = run(target.fix, before, None, False)
-        state = "undecided" if row.problems else WRONG if row.failed else RIGHT
+        right = REPAIRED if endstate.has_feature(before) else RIGHT
+        state = "undecided" if row.problems else WRONG if row.failed else right
         return State(state, None, (), "; ".join(row.problems), row)
     try:
         done = rewrite(data, [Step(target, None)])

@@ -18,6 +18,7 @@ RELEASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fix", "upstream", "version"), [(fix, *release) for fix, releases in RELEASES.items() for release in releases]
 )

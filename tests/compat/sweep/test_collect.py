@@ -17,6 +17,7 @@ FUNCTION = "MegatronEngine.forward_backward_batch"
 (MTP,) = (target for target in targets() if target.fix == "mtp-cp-deadlock")
 WARMUP = next(target for target in targets() if target.file == PARALLEL)
 CONTENT = content(CLEAN.encode())
+AGREE = ("agree(): 1", "agree(): 2")
 
 
 @pytest.fixture
@@ -68,6 +69,26 @@ def test_a_tip_gives_files_but_no_rows(collection: Collection) -> None:
 
 def test_a_change_by_hand_has_a_note_unless_its_shape_is_known(collection: Collection) -> None:
     collection.release(release(CONTENT))
-    collection.change(MTP, CONTENT, "known")
-    collection.change(MTP, content(CLEAN.replace("0", "1").encode()), "by hand")
+    ((*_, before),) = collection.rows
+    collection.change(MTP, before, CONTENT, "known")
+    collection.change(MTP, before, content(CLEAN.replace("0", "1").encode()), "by hand")
     assert [row.note for row in collection.rows.values()] == ["", "by hand"]
+
+
+def test_what_is_seen_together_is_collected_and_what_is_changed_by_hand_takes_its_place(tmp_path: Path) -> None:
+    other = WARMUP._replace(fix="pair", upstream="verl", file="other.py", function="agree")
+    target = other._replace(file="one.py", function="run", depends_on=other)
+    one, two, beside, later = (content(f"def {text}\n".encode()) for text in ("run(): 1", "run(): 2", *AGREE))
+    found = Collection([target, other], Learnt(Cache(tmp_path)))
+    shapes = {text: str(found._shape(target, text)) for text in (one, two)}
+    shapes |= {text: str(found._shape(other, text)) for text in (beside, later)}
+    found.release(Release("verl", "1.0", False, {"one.py": one, "other.py": beside}))
+    found.release(Release("verl", "2.0", False, {"one.py": two, "other.py": None}))
+    assert found.pairs == {("pair", "run", shapes[one]): {shapes[beside]}}
+    found.together(target, two, beside)
+    found.together(target, content(b"def run(:"), beside)
+    found.change(other, shapes[beside], later, "by hand")
+    both = {shapes[beside], shapes[later]}
+    assert found.pairs == {("pair", "run", shapes[text]): both for text in (one, two)}
+    found.change(target, shapes[one], content(b"def run(): 3\n"), "by hand")
+    assert list(found.pairs.values()) == [both] * 3

@@ -55,6 +55,18 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     "folder and id": (lambda data: data.manifests[MTP].update(id="mtp"), "is mtp, but the folder is mtp-cp-deadlock"),
     "bad floor": (lambda data: data.upstreams["verl"].update(floor="low"), "'low' is no version"),
     "bad release": (lambda data: data.releases.update({"verl new": {}}), "is no PEP 440 version"),
+    "no reason": (
+        lambda data: [item.pop("not-affected") for item in data.manifests[BATCHES]["targets"]],
+        "say in `not-affected` why a copy has not the defect",
+    ),
+    "needless reason": (
+        lambda data: data.manifests["empty-expert-hang"]["targets"][0].update({"not-affected": "it is not there"}),
+        "no shape is not affected; delete the reason",
+    ),
+    "seen together": (
+        lambda data: [row.pop("beside", None) for row in data.facts[BATCHES]["shapes"].values()],
+        "and its `beside` has not; run nox -s sweep -- --fix fsdp-dynamic-bsz",
+    ),
     "decided twice": (
         lambda data: data.manifests[MEAN]["decisions"].append(data.manifests[MEAN]["decisions"][0]),
         "is decided 2 times",

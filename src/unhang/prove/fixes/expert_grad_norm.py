@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _AT = "the gradient norm is"
 _TWO, _FOUR, _SHARDS = Topology(tp=2, ep=2), Topology(tp=4, ep=2), Topology(tp=2, etp=2)
-_SHARDED, _MARKED = {"sharded": True}, {"engine": "2.12"}
+_SHARDED, _MARKED, _LORA = {"sharded": True}, {"engine": "2.12"}, {"lora": True}
 CASES = (
     Case("tp2-ep2", _TWO, "ranks", DIFFERS, _AT, core=True),
     Case("tp2-ep2-sharded", _TWO, "ranks", DIFFERS, _AT, _SHARDED, core=True),
@@ -37,6 +37,12 @@ CASES = (
     Case("tp2-dp2-ep2-sharded", Topology(tp=2, dp=2, ep=2), "ranks", DIFFERS, _AT, _SHARDED),
     Case("tp2-dp2-ep2-etp2", Topology(tp=2, dp=2, ep=2, etp=2), "ranks", DIFFERS, _AT),
     Case("tp4-ep2-etp2", Topology(tp=4, ep=2, etp=2), "ranks", DIFFERS, _AT),
+    Case("tp2-ep2-lora", _TWO, "ranks", DIFFERS, _AT, _LORA, core=True),
+    Case("tp2-ep2-lora-sharded", _TWO, "ranks", DIFFERS, _AT, {**_LORA, **_SHARDED}),
+    Case("tp4-ep2-lora", _FOUR, "ranks", DIFFERS, _AT, _LORA),
+    Case("tp4-ep2-lora-sharded", _FOUR, "ranks", DIFFERS, _AT, {**_LORA, **_SHARDED}),
+    Case("tp2-etp2-lora", _SHARDS, "ranks", DIFFERS, _AT, _LORA, core=True),
+    Case("tp2-lora", Topology(tp=2), "ranks", PASSED, options=_LORA, core=True),
     Case("tp2", Topology(tp=2), "ranks", PASSED, core=True),
     Case("tp2-sharded", Topology(tp=2), "ranks", PASSED, options=_SHARDED, core=True),
     Case("dp2-ep2", Topology(dp=2, ep=2), "ranks", PASSED, core=True),
@@ -46,7 +52,7 @@ CASES = (
 )
 RULED_OUT = ("tp", "with TP 1 no other rank has experts to count")
 _CORE, _ENGINE = "megatron.core.extensions.transformer_engine", "transformer_engine.pytorch"
-_EXPERTS, _HIDDEN, _WIDE = 4, 4, 8
+_EXPERTS, _HIDDEN, _WIDE, _RANK = 4, 4, 8, 2
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
@@ -93,7 +99,7 @@ class Seen(NamedTuple):
 def run(case: Case, deadline_s: float) -> Outcome:
     """Run one step up to the norm on every rank, and compare that with the norm of all gradients."""
     world = gloo.run(case.topology.world, lambda rank: _on_rank(case, rank), deadline_s=deadline_s)
-    grads = _grads().values()
+    grads = _grads(case).values()
     norm = sum(float((grad**2).sum()) for grad in grads) ** 0.5
     zeros = sum(int((grad == 0).sum()) for grad in grads)
 
@@ -116,7 +122,7 @@ def _on_rank(case: Case, rank: int) -> Seen:
     with _on_cpu():
         megatron.initialize(topology)
         config = _config(topology)
-        model = _model(config, case.options.get("engine", "2.13"))
+        model = _model(config, case)
         options = distributed.DistributedDataParallelConfig(use_distributed_optimizer=sharded, grad_reduce_in_fp32=True)
         wrapped = distributed.DistributedDataParallel(config, options, model)
         wanted = {"use_gloo_process_groups": False}
@@ -140,29 +146,34 @@ def _on_rank(case: Case, rank: int) -> Seen:
         for name, param in model.named_parameters():
             # DDP sums over all copies of an expert, and divides by the number of data-parallel ranks
             part = topology.dp / copies if name != "norm" and not getattr(param, "allreduce", True) else 1
-            param.main_grad.copy_(_own(name, topology, *place) * part)
+            param.main_grad.copy_(_own(name, case, *place) * part)
         wrapped.finish_grad_sync()
         updates.prepare_grads()
         return Seen(float(updates.get_grad_norm()), float(updates.count_zeros()))
 
 
-def _grads() -> dict[str, Any]:
-    """Return the gradient of each layer of the whole model, of all experts, in fractions that no sum rounds."""
+def _grads(case: Case) -> dict[str, Any]:
+    """Return the gradient of each layer of the whole model, of all experts, in fractions that no sum rounds.
+
+    One of two matrices of LoRA is not split: each rank that has the expert has it in whole.
+    """
     import torch
 
     random = torch.Generator().manual_seed(1)
     shapes = {"norm": (_HIDDEN,), "fc1": (_EXPERTS, _WIDE, _HIDDEN), "fc2": (_EXPERTS, _HIDDEN, _WIDE)}
+    if case.options.get("lora"):
+        shapes["lora"] = _EXPERTS, _RANK, _HIDDEN
     return {name: torch.randint(-3, 4, shape, generator=random) / 4 for name, shape in shapes.items()}
 
 
-def _own(name: str, topology: Topology, expert_rank: int, shard: int) -> Any:
+def _own(name: str, case: Case, expert_rank: int, shard: int) -> Any:
     """Return this rank's part of the gradient of a parameter."""
     layer, _, weight = name.partition(".weight")
-    whole = _grads()[layer]
+    whole = _grads(case)[layer]
     if not weight:
         return whole
-    first = expert_rank * _EXPERTS // topology.ep
-    return whole[first + int(weight)].chunk(topology.etp, dim=0 if layer == "fc1" else 1)[shard]
+    expert = whole[expert_rank * _EXPERTS // case.topology.ep + int(weight)]
+    return expert if layer == "lora" else expert.chunk(case.topology.etp, dim=0 if layer == "fc1" else 1)[shard]
 
 
 def _config(topology: Topology) -> Any:
@@ -185,14 +196,14 @@ def _config(topology: Topology) -> Any:
     )
 
 
-def _model(config: Any, version: str) -> Any:
+def _model(config: Any, case: Case) -> Any:
     """Return the layers of the experts of this rank, and a norm that every rank has in whole."""
     import torch
 
     engine = importlib.import_module(_CORE)
-    sys.modules[_ENGINE].GroupedLinear.version = version
+    sys.modules[_ENGINE].GroupedLinear.version = case.options.get("engine", "2.13")
 
-    def layer(cls: Any, *sizes: int) -> Any:
+    def layer(cls: Any, *sizes: int, **mode: None) -> Any:
         return cls(
             _EXPERTS // config.expert_model_parallel_size,
             *sizes,
@@ -201,12 +212,15 @@ def _model(config: Any, version: str) -> Any:
             bias=False,
             skip_bias_add=False,
             is_expert=True,
+            **mode,
         )
 
     model = torch.nn.Module()
     model.config = config
     model.fc1 = layer(engine.TEColumnParallelGroupedLinear, _HIDDEN, _WIDE)
     model.fc2 = layer(engine.TERowParallelGroupedLinear, _WIDE, _HIDDEN)
+    if case.options.get("lora"):
+        model.lora = layer(engine.TEGroupedLinear, _HIDDEN, _RANK, parallel_mode=None)
     model.norm = torch.nn.Parameter(torch.zeros(_HIDDEN, dtype=torch.bfloat16))
     return model
 

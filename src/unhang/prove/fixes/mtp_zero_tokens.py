@@ -1,21 +1,28 @@
-"""megatron-core: the real function that adds the MTP losses, forward and backward, in one process.
+"""megatron-core, mcore-bridge: the real function that adds the MTP losses, forward and backward, in one process.
 
-Before 0.14 that is ``MultiTokenPredictionBlock.forward``, then ``GPTModel._postprocess``. The layers below and the
-output layer are small stand-ins. The right gradient is that of the same losses in plain torch.
+Before 0.14 that is ``MultiTokenPredictionBlock.forward``, then ``GPTModel._postprocess``; mcore-bridge has a copy of
+the latter, whose mask has bits and no weights. The layers below and the output layer are small stand-ins. The right
+gradient is that of the same losses in plain torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims
+from ..ranks import gloo, megatron, shims, sites
+from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+BESIDE = {"mcore-bridge": ("megatron-core",)}
+_CORE, _BRIDGE = "megatron.core.models.gpt.gpt_model", "mcore_bridge.model.gpt_model"
 _ONE = Topology()
 _GRADIENT, _LOGGED = "the gradient is nan", "the logged loss is [nan]"
 _FIRST = (1.0, 0.0, 0.0, 0.0)
@@ -61,9 +68,25 @@ class Step(NamedTuple):
 
 
 def prepare() -> None:
-    """Import megatron-core for a CPU."""
+    """Import megatron-core for a CPU, and mcore-bridge's model among stand-ins."""
     shims.cuda_on_cpu()
-    from megatron.core.models.gpt import gpt_model  # noqa: F401
+    model = importlib.import_module(_CORE)
+    if _module() == _BRIDGE:
+        from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+        sys.meta_path.insert(0, Around("mcore_bridge", (_BRIDGE,), any_module))
+        utils: Any = importlib.import_module("mcore_bridge.utils")
+        utils.roll_tensor = roll_tensor  # its own calls this one
+        linear = type("TELinear", (), {})
+        sys.modules["megatron.core.extensions.transformer_engine"] = SimpleNamespace(TELinear=linear)  # type: ignore[assignment]
+        importlib.import_module(_BRIDGE)
+    assert model
+
+
+def _module() -> str:
+    """Return the name of the module of ``GPTModel``: of the upstream that the variant has files of."""
+    path = f"{_BRIDGE.replace('.', os.sep)}.py"
+    return _BRIDGE if any(os.path.exists(os.path.join(root, path)) for root in sites.ROOTS) else _CORE
 
 
 def run(case: Case, deadline_s: float) -> Outcome:
@@ -125,11 +148,11 @@ class _Job(NamedTuple):
 
 
 def _real(job: _Job, torch: Any) -> tuple[Any, list[float]]:
-    """Run megatron-core's function. Return the main loss of each token, and what is logged."""
-    from megatron.core.models.gpt import gpt_model
+    """Run the real function. Return the main loss of each token, and what is logged."""
     from megatron.core.transformer import multi_token_prediction as mtp
 
     options, layers = job.case.options, job.case.options.get("layers", 1)
+    model = importlib.import_module(_module())
     mtp.MTPLossAutoScaler.main_loss_backward_scale = torch.tensor(1.0)
     mtp.MTPLossLoggingHelper.tracker = {}
     config = SimpleNamespace(
@@ -137,6 +160,9 @@ def _real(job: _Job, torch: Any) -> tuple[Any, list[float]]:
         mtp_loss_scaling_factor=1.0,
         calculate_per_token_loss=options.get("per_token", False),
         recompute_granularity=None,
+        mtp_unroll_steps=layers,
+        task_type="causal_lm",
+        is_multimodal=False,
     )
     hidden = list(job.hidden.chunk(1 + layers))
     itself: Any = SimpleNamespace(
@@ -149,9 +175,13 @@ def _real(job: _Job, torch: Any) -> tuple[Any, list[float]]:
         compute_language_model_loss=job.loss,
         cp_group=None,
         mtp_loss_scaling_factor=1.0,
+        mtp=lambda **given: given["hidden_states"],
+        embedding=None,
+        _forward_output_layer=lambda *given, **named: job.output(*given, **named)[0],
         layers=[lambda at=at, **_: hidden[at] for at in range(1, 1 + layers)],
     )
-    of_mask = {"labels": job.labels, "loss_mask": None if job.mask is None else job.mask.clone()}
+    mask = None if job.mask is None else job.mask.clone() if model.__name__ == _CORE else job.mask.bool()
+    of_mask = {"labels": job.labels, "loss_mask": mask}
     block = mtp.MultiTokenPredictionBlock.forward
     if "labels" in inspect.signature(block).parameters:
         of_model = {"embedding": lambda **_: None, "output_layer": job.output, "compute_language_model_loss": job.loss}
@@ -159,8 +189,8 @@ def _real(job: _Job, torch: Any) -> tuple[Any, list[float]]:
         main = block(itself, hidden_states=hidden[0], **ids, **of_mask, **of_model)
         main = job.loss(job.labels, job.output(main)[0])
     else:
-        given = dict.fromkeys([*inspect.signature(gpt_model.GPTModel._postprocess).parameters][1:])
-        main = gpt_model.GPTModel._postprocess(itself, **{**given, "hidden_states": job.hidden, **of_mask})
+        given = dict.fromkeys([*inspect.signature(model.GPTModel._postprocess).parameters][1:])
+        main = model.GPTModel._postprocess(itself, **{**given, "hidden_states": job.hidden, **of_mask})
     values = mtp.MTPLossLoggingHelper.tracker.get("values")
     return main, [] if values is None else values.tolist()
 
