@@ -13,8 +13,8 @@ from unhang import __version__
 from unhang.diagnose import capture, facts, report
 from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
+from unhang.diagnose.fix_verdicts import Standing
 from unhang.diagnose.report import Report
-from unhang.diagnose.standing import Standing
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who
 from unhang.records import Environment, Request

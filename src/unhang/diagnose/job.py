@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from unhang.diagnose import apart, statements
+from unhang.diagnose import one_job, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.recorder import Dump
 
@@ -27,7 +27,7 @@ class Told(NamedTuple):
     """Why it could not be read, or not whole; else empty."""
     size: int | None = None
     """How many ranks the job has, if it says so."""
-    taken: apart.Taken = apart.Taken()
+    taken: one_job.Taken = one_job.Taken()
 
 
 def merged(told: Iterable[Told]) -> Job:
@@ -43,8 +43,8 @@ def merged(told: Iterable[Told]) -> Job:
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
-    dumps, left, others = apart.chosen(
-        [apart.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
+    dumps, left, others = one_job.chosen(
+        [one_job.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
     )
     unread += left
     told = [_of_job(one, others, unread) for one in told]
@@ -115,9 +115,9 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
 
     py-spy's and faulthandler's are both read: the one may tell what the other does not.
     """
-    older: dict[str, list[apart.Older]] = defaultdict(list)
+    older: dict[str, list[one_job.Older]] = defaultdict(list)
     for is_spied in (True, False):
-        for found in apart.older([*_spied(told, is_spied=is_spied)]):
+        for found in one_job.older([*_spied(told, is_spied=is_spied)]):
             older[found.file].append(found)
     left = []
     for one in told:
@@ -127,13 +127,13 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     return left
 
 
-def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[apart.Spied]:
+def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.Spied]:
     """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
     for one in told:
         numbers = [part.rank if part.rank >= 0 else one.named for part in one.parts if _taken_by(part) == is_spied]
         if ranks := frozenset(number for number in numbers if number is not None):
             series = one.taken.series or one.file.rpartition("/")[0]
-            yield apart.Spied(one.file, ranks, one.taken._replace(series=series))
+            yield one_job.Spied(one.file, ranks, one.taken._replace(series=series))
 
 
 def _taken_by(part: Rank) -> bool | None:

@@ -9,10 +9,10 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import phrases, speakers, stacks, statements
+from unhang.diagnose import log_prefixes, phrases, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
-from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +217,7 @@ class _Log:
 
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
-        self._before, self._before_at = speakers.of(line), speakers.time_in(line)
+        self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
@@ -240,8 +240,8 @@ class _Log:
             self._whole(line, self._cut_at)
 
     def _whole(self, line: str, source: str) -> None:
-        at = speakers.time_in(line)
-        for speaker, said in speakers.each(line):
+        at = log_prefixes.time_in(line)
+        for speaker, said in log_prefixes.each(line):
             text = said.rstrip()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)

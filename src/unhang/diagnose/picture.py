@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from unhang import gate
 from unhang.diagnose import report, where
-from unhang.diagnose.evidence import Job, Rank, Stack
+from unhang.diagnose.evidence import Job, Rank, Recent, Stack
 from unhang.diagnose.report import Report
 from unhang.diagnose.stacks import MAIN
-from unhang.diagnose.timeline import Moment
 from unhang.gate import html
 from unhang.tell.console import count
 
@@ -56,8 +56,8 @@ class _Panel(NamedTuple):
     stacks: tuple[Stack, ...]
 
 
-def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
-    """Return the page of a diagnosis, given the last collectives of each rank that has dumped them."""
+def page(what: Report) -> str:
+    """Return the page of a diagnosis."""
     found = what.diagnosis
     suspects, job = found.who.why, found.facts.job
     panels = _panels(job.ranks, suspects)
@@ -72,7 +72,7 @@ def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
         f"<h1>unhang diagnose: {html(named)}</h1>\n",
         *_answer(report.text(what, colour=False)),
         "<h2>Ranks and time</h2>\n",
-        *_pictures(panels, moments, suspects, job),
+        *_pictures(panels, moments(job), suspects, job),
         "<h2>Stacks</h2>\n",
         *_stacks(panels, job),
         "</main></body></html>\n",
@@ -121,23 +121,23 @@ class _Drawn(NamedTuple):
 
 
 def _pictures(
-    panels: Sequence[_Panel], moments: Mapping[int, Sequence[Moment]], suspects: Collection[int], job: Job
+    panels: Sequence[_Panel], recent: Mapping[int, Sequence[Moment]], suspects: Collection[int], job: Job
 ) -> Iterator[str]:
-    if not moments:
+    if not recent:
         yield _tag("p", "No file says when: times come from dumps of the flight recorder. The stacks are below.")
         return
     ranks = sorted(rank for panel in panels for rank in panel.ranks)
-    first = sorted(one[0].created for one in moments.values())
-    last = max(max(one.created, one.ended) for same in moments.values() for one in same)
+    first = sorted(one[0].created for one in recent.values())
+    last = max(max(one.created, one.ended) for same in recent.values() for one in same)
     start = first[len(first) // 10]
-    groups = list(dict.fromkeys(one.group for rank in ranks for one in moments.get(rank, ())))
+    groups = list(dict.fromkeys(one.group for rank in ranks for one in recent.get(rank, ())))
     drawn = _Drawn(
-        _Scale(start, last + (last - start) // 10 + 1), moments, frozenset(suspects),
+        _Scale(start, last + (last - start) // 10 + 1), recent, frozenset(suspects),
         {group: f"c{index % _COLOURS}" for index, group in enumerate(groups)}, job,
     )  # fmt: skip
     yield _tag(
         "p",
-        f"The last {max(map(len, moments.values()))} collectives of a rank at most, over {_seconds(last - start)}. A "
+        f"The last {max(map(len, recent.values()))} collectives of a rank at most, over {_seconds(last - start)}. A "
         "bar begins when the host issues a collective; one with a border, up to the right edge, is not done. Choose a "
         "row for the rank's stack.",
     )
@@ -239,6 +239,41 @@ def _seconds(nanoseconds: int) -> str:
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
     return f"{nanoseconds} ns"
+
+
+class Moment(NamedTuple):
+    """One collective of a rank."""
+
+    group: str
+    """The group's description, or its name."""
+    what: str
+    """`all_reduce 12`."""
+    created: int
+    """When the host issued it, in nanoseconds."""
+    ended: int
+    """When it was seen to be done; 0 if that is not known."""
+    waits: bool
+    """Whether it is not done."""
+
+
+def moments(job: Job) -> dict[int, tuple[Moment, ...]]:
+    """Return the last collectives of each rank of a job that has dumped some."""
+    return {
+        number: tuple(_moment(one, rank) for one in rank.recent) for number, rank in job.ranks.items() if rank.recent
+    }
+
+
+def _moment(entry: Recent, rank: Rank) -> Moment:
+    """Return an entry with whether it is not done: what follows such a one in its group is not done either."""
+    own = [one for one in rank.waiting if one.group.name.partition("/")[0] == entry.name and one.sequence is not None]
+    numbers = {one.sequence for one in own if (one.kind in ("send", "recv")) == entry.p2p}
+    waits = entry.sequence in numbers or (
+        not entry.p2p and any(number is not None and entry.sequence >= number for number in numbers)
+    )
+    what = gate.line(f"{entry.kind or 'collective'} {entry.sequence}")
+    return Moment(
+        gate.line(entry.group), what, entry.created, max(entry.ended, entry.created) if entry.ended else 0, waits
+    )
 
 
 # --- what each rank is at

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, statements, table
-from unhang.diagnose.evidence import span
+from unhang.diagnose import capture, fix_verdicts, statements, where
+from unhang.diagnose.evidence import Count, span
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.standing import Standing
-    from unhang.diagnose.table import Table
+    from unhang.diagnose.fix_verdicts import Standing
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
@@ -40,6 +40,8 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
+_ROWS, _COLUMNS = 20, 6
+"""Of the table of ranks and groups."""
 _FEW, _OPEN = 3, ("never-arrived", "mismatch")
 """How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
@@ -88,7 +90,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
-    lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
+    lines += _table(folded(report.diagnosis.facts, suspects.why), suspects.why)
     lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
@@ -188,6 +190,51 @@ def _causes(found: Diagnosis) -> Iterable[str]:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
+class Row(NamedTuple):
+    """Ranks that are equally far; all of them are suspects, or none."""
+
+    ranks: tuple[int, ...]
+    cells: tuple[str, ...]
+    """One for each group of the table."""
+
+
+class Table(NamedTuple):
+    """Ranks and groups."""
+
+    groups: tuple[str, ...]
+    """Descriptions; of several groups with one, each rank has its own."""
+    rows: tuple[Row, ...]
+    left_out: int
+    """How many ranks are in no row: a screen is small."""
+
+
+def folded(facts: Facts, first: Collection[int]) -> Table:
+    """Return the table of a job. The ranks in ``first`` have rows of their own, which come first; then the longest."""
+    counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
+    for number, rank in facts.job.ranks.items():
+        for name, own in rank.counts.items():
+            counts[where.label(facts.job.group(name))][number].append(own)
+    cells = {
+        label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
+        for label, ranks in counts.items()
+        if any(one.completed != one.enqueued for several in ranks.values() for one in several)
+    }
+    waiting = {label: sum("/" in cell for cell in ranks.values()) for label, ranks in cells.items()}
+    groups = tuple(sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS])
+    rows: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
+    for number in facts.job.ranks if groups else ():
+        rows[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
+    ordered = sorted(rows.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
+    shown = tuple(Row(tuple(ranks), key) for (_, key), ranks in ordered[:_ROWS])
+    return Table(groups, shown, sum(len(ranks) for _, ranks in ordered[_ROWS:]))
+
+
+def _cell(known: Count) -> str:
+    """Return a count as people read it: what is completed, and of how many."""
+    completed = "?" if known.completed < 0 < known.enqueued and not known.device else str(max(known.completed, 0))
+    return completed if known.completed == known.enqueued else f"{completed}/{known.enqueued}"
+
+
 def _table(folded: Table, suspected: Collection[int]) -> list[str]:
     """Return the lines of a table: of each group, what is completed, and of how many that are enqueued."""
     if not folded.rows:
@@ -255,11 +302,11 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        none = f"there is no {fix_verdicts.upstreams(answer.fix)} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
-    if answer.answer == "known" and standing.is_curable(stands):
+    if answer.answer == "known" and fix_verdicts.is_curable(stands):
         yield "  then start the job again"
 
 
@@ -298,7 +345,7 @@ def _place(place: Place, job: Job) -> dict[str, Any]:
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
     stands = report.standings.get(answer.fix, ())
-    is_curable = answer.answer in ("known", "also") and standing.is_curable(stands)
+    is_curable = answer.answer in ("known", "also") and fix_verdicts.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix,
@@ -307,6 +354,6 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "places": [_place(place, report.diagnosis.facts.job) for place in answer.places],
         "before": list(answer.before),
         "question": answer.question or None,
-        "command": standing.cure(answer.fix, report.request) if is_curable else None,
+        "command": fix_verdicts.cure(answer.fix, report.request) if is_curable else None,
         "standings": [place._asdict() for place in stands],
     }

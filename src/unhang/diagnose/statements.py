@@ -8,8 +8,8 @@ from signal import Signals
 from typing import TYPE_CHECKING
 
 from unhang.diagnose.evidence import SPEAKER, Statement, spoken
+from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
-from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import desync, likes, statements, where
+from unhang.diagnose import desync, statements, unmet, where
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
@@ -211,13 +211,13 @@ def _silent(facts: Facts) -> dict[int, str]:
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    rules = likes.unmatched, _stuck_together, _late, _said, _free_by_stacks
+    rules = unmet.unmatched, _stuck_together, _late, _said, _free_by_stacks
     return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
 
 
 def _disagree(facts: Facts) -> bool:
     """Return whether ranks are known to have issued different operations."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or likes.mismatched(facts))
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or unmet.mismatched(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
@@ -583,9 +583,9 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
-    (DISAGREES, likes.mismatched),
+    (DISAGREES, unmet.mismatched),
     (DISAGREES, _by_digest),
-    (DISAGREES, likes.unmatched),
+    (DISAGREES, unmet.unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
     (DISAGREES, _in_order),
