@@ -255,9 +255,8 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
     """Yield the lines of a class that have its method's name as a text, for ``setattr``, or store to `__class__`."""
     for node in ast.walk(owner):
-        if isinstance(node, ast.Constant) and node.value == name:
-            yield node.lineno
-        elif isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr):
+        is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
+        if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
             yield node.lineno
 
 
