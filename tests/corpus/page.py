@@ -23,7 +23,7 @@ from corpus import nvrx, pack
 from corpus.test_corpus import Found, diagnoses, found
 from support import needed, pages
 from unhang.diagnose import intake
-from unhang.diagnose.report import span
+from unhang.diagnose.evidence import span
 
 START, END = "<!-- corpus: written by tests/corpus/page.py -->", "<!-- corpus: end -->"
 _MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")

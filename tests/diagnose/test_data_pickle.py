@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from support import recorder_dumps
-from unhang.diagnose import data_pickle
+from unhang.diagnose import recorder
 
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_data_is_as_pickle_has_it(protocol: int) -> None:
     data = {"a": [1, -1, 1 << 70, 1.5, True, None, "ü\0", "x" * 300], "t": ((), (1,), (1, 2, 3, 4)), "n": {}}
-    assert data_pickle.loads(pickle.dumps(data, protocol)) == data
+    assert recorder.unpickled(pickle.dumps(data, protocol)) == data
 
 
 def test_torchs_own_pickles_are_data() -> None:
     made = recorder_dumps.dump([recorder_dumps.entry(number) for number in range(300)])
-    assert data_pickle.loads(recorder_dumps.as_pickle(made)) == made
+    assert recorder.unpickled(recorder_dumps.as_pickle(made)) == made
 
 
 class _Runs:
@@ -36,7 +36,7 @@ class _Runs:
 def test_nothing_in_a_pickle_runs(tmp_path: Path, protocol: int) -> None:
     data = pickle.dumps({"entries": _Runs(tmp_path / "ran")}, protocol)
     with pytest.raises(ValueError, match=r"it names \w+.mkdir"):
-        data_pickle.loads(data)
+        recorder.unpickled(data)
     assert not (tmp_path / "ran").exists()
     pickle.loads(data)
     assert (tmp_path / "ran").exists(), "the same pickle, read by pickle"
@@ -64,4 +64,4 @@ def test_nothing_in_a_pickle_runs(tmp_path: Path, protocol: int) -> None:
 )
 def test_what_is_no_data_says_why(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        data_pickle.loads(data)
+        recorder.unpickled(data)

@@ -333,13 +333,17 @@ def test_the_number_of_a_container_s_start_in_a_name_is_no_rank(tmp_path: Path) 
     assert ([*job.ranks], len(job.unranked), [one.text for one in job.strangers]) == ([], 1, ["ValueError: x"])
 
 
-def test_a_process_of_which_nothing_says_the_rank_has_none(tmp_path: Path) -> None:
+def test_a_process_of_which_nothing_says_the_rank_is_called_by_its_number_or_file(tmp_path: Path) -> None:
     files = {f"node{node}-local0.txt": STACK for node in range(12)} | {"all.txt": STACK + STACK.replace(b"71", b"72")}
     job = intake.read([write(tmp_path, files)], silent)
-    assert ([*job.ranks], len(job.unranked)) == ([], 13)
+    assert [one for one in job.ranks if one >= 0] == []
+    assert {job.called([number]) for number in job.ranks} == {
+        *(f"pid 71 ({tmp_path / name})" for name in files), "pid 72"
+    }  # fmt: skip
     numbers = {f"stack-{number}.txt": STACK for number in (0, 1, 2, 3, 4400, 4407, 4414, 4421)}
     job = intake.read([write(tmp_path / "pids", numbers)], silent)
-    assert ([*job.ranks], len(job.unranked)) == ([0, 1, 2, 3], 4), "the last four are numbers of processes"
+    assert [one for one in job.ranks if one >= 0] == [0, 1, 2, 3]
+    assert len(job.names) == 4, "the last four are numbers of processes"
 
 
 LATE = STACK.replace(b"step", b"load")

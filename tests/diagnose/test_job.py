@@ -45,13 +45,6 @@ def test_lines_say_what_waits_where_a_dump_does_not() -> None:
     assert job.ranks[1].recorded
 
 
-@pytest.mark.parametrize(("kind", "is_mixed"), [("all_reduce", False), ("broadcast", True), ("", False)])
-def test_a_log_that_says_another_collective_than_the_dump_is_of_another_time(kind: str, is_mixed: bool) -> None:
-    logged = Rank(1, waiting=(waits(1)[0]._replace(kind=kind),))
-    whole = merged([Told("a", (dumped(1, waiting=waits(1)),)), Told("b", parts=(logged,))])
-    assert whole.ranks[1].is_mixed is is_mixed
-
-
 FRAMED = (waits(1)[0]._replace(frames=(Frame("f", "x.py", 1),)),)
 
 

@@ -10,8 +10,8 @@ from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import diagnosis
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
+from unhang.diagnose.known import Sources
 from unhang.diagnose.signature import Signature
-from unhang.diagnose.sources import Sources
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
 NAMES = [f"{fix}: {hung.name}" for fix, hung in EACH]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import pictured
-from unhang.diagnose import diagnosis, intake, picture, timeline
+from unhang.diagnose import diagnosis, intake, picture
 from unhang.diagnose.report import Report
 from unhang.records import Request
 from unhang.tell import progress
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 def drawn(folder: Path) -> str:
     job = intake.read([str(folder)], progress.silent)
     found = diagnosis.diagnose(job)
-    return picture.page(Report(found, (), None, {}, Request()), timeline.of(job))
+    return picture.page(Report(found, (), None, {}, Request()))
 
 
 @pytest.mark.parametrize("ranks", [8, 100])

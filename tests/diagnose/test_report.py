@@ -12,9 +12,9 @@ from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import capture, facts, report
 from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
-from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread
+from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
+from unhang.diagnose.fix_verdicts import Standing
 from unhang.diagnose.report import Report
-from unhang.diagnose.standing import Standing
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who
 from unhang.records import Environment, Request
@@ -64,7 +64,7 @@ def said(what: Report) -> str:
     ],
 )
 def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
-    assert report.span(ranks) == text
+    assert span(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_the_json_document_has_the_documented_form() -> None:
             "unranked": ["stack.txt"],
             "errors": [],
         },
-        "where": [{"ranks": [0, 2], "doing": "in f", "evidence": ["stack: f (a.py:1)"]}],
+        "where": [{"ranks": [0, 2], "processes": [], "doing": "in f", "evidence": ["stack: f (a.py:1)"]}],
         "answers": [
             {
                 "answer": "known",
@@ -231,8 +231,13 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "changes_numbers": False,
                 "summary": "One rank waits alone.",
                 "places": [
-                    {"ranks": [0], "doing": "waiting in all_reduce 3", "evidence": ["rank_0: entry 7"]},
-                    {"ranks": [1, 2, 4], "doing": "elsewhere", "evidence": []},
+                    {
+                        "ranks": [0],
+                        "processes": [],
+                        "doing": "waiting in all_reduce 3",
+                        "evidence": ["rank_0: entry 7"],
+                    },
+                    {"ranks": [1, 2, 4], "processes": [], "doing": "elsewhere", "evidence": []},
                 ],
                 "before": [],
                 "question": None,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unhang.diagnose.evidence import Frame
+from unhang.diagnose.known import Sources
 from unhang.diagnose.signature import Place
-from unhang.diagnose.sources import Sources
 
 SOURCE = """\
 @decorated

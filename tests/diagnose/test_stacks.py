@@ -104,7 +104,7 @@ def test_json_of_py_spy() -> None:
     )
     assert stacks.recognizes(documents.encode())
     one, two = stacks.read(io.BytesIO(documents.encode()), "a.json")
-    assert one == Rank(stacks.NOBODY, stacks=one.stacks)
+    assert one == Rank(stacks.NOBODY, stacks=one.stacks, pid="7")
     assert one.stacks[0] == (
         "MainThread",
         (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from unhang.diagnose import phrases, statements
+from unhang.diagnose.evidence import Statement
 
 EXAMPLES = json.loads(Path(__file__).with_name("phrases.json").read_text())
 """By phrase: lines, and the statement's cause, words and those of whom it is."""
@@ -27,7 +28,7 @@ def test_a_phrase_says_what_its_example_means(key: str) -> None:
 NOTHING: dict[str, object] = {"culprits": [], "processes": [], "waits": []}
 
 
-def said(one: statements.Statement) -> dict[str, object]:
+def said(one: Statement) -> dict[str, object]:
     people = {"culprits": [*one.culprits], "processes": [*one.processes], "waits": [*one.waits]}
     return {"cause": one.cause, "words": one.words, **people}
 

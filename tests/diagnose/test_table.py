@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from unhang.diagnose import facts, table
+from unhang.diagnose import facts, report
 from unhang.diagnose.evidence import Count, Group, Job, Rank
-from unhang.diagnose.table import Row
+from unhang.diagnose.report import Row
 
 TENSOR, DONE = Group("8", "TENSOR_MODEL_PARALLEL_GROUP"), Group("9", "EMBEDDING_GROUP")
 
 
-def folded(counts: dict[int, Count], first: tuple[int, ...] = ()) -> table.Table:
+def folded(counts: dict[int, Count], first: tuple[int, ...] = ()) -> report.Table:
     ranks = {number: Rank(number, counts={"8": one, "9": Count(4, -1, 4)}) for number, one in counts.items()}
-    return table.of(facts.of(Job(ranks, {"8": TENSOR, "9": DONE}, len(ranks), 1)), first)
+    return report.folded(facts.of(Job(ranks, {"8": TENSOR, "9": DONE}, len(ranks), 1)), first)
 
 
 def test_ranks_that_are_equally_far_are_one_row_and_a_group_that_is_done_is_no_column() -> None:
@@ -34,4 +34,4 @@ def test_a_suspect_has_a_row_apart_from_those_that_are_as_far() -> None:
 
 
 def test_where_all_is_done_there_is_no_table() -> None:
-    assert folded({0: Count(3, -1, 3), 1: Count(3, -1, 3)}) == table.Table((), (), 0)
+    assert folded({0: Count(3, -1, 3), 1: Count(3, -1, 3)}) == report.Table((), (), 0)

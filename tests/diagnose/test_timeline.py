@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from support import recorder_dumps
-from unhang.diagnose import intake, recorder, timeline
-from unhang.diagnose.timeline import Moment
+from unhang.diagnose import intake, picture, recorder
+from unhang.diagnose.picture import Moment
 from unhang.tell import progress
 
 START = 1_790_000_000_000_000_000
@@ -23,7 +23,7 @@ def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
     (tmp_path / "rank_1.txt").write_text('Process 7: python\n\nThread 1 (idle): "MainThread"\n    step (train.py:12)\n')
     (tmp_path / "rank_2").write_bytes(b"\x80\x02broken")
     job = intake.read([str(tmp_path)], progress.silent)
-    (rank, found), *others = timeline.of(job).items()
+    (rank, found), *others = picture.moments(job).items()
     assert (rank, others, len(found)) == (1, [], recorder.RECENT)
     done, started, scheduled = found[-3:]
     assert done == Moment("default_pg", "all_reduce 30", START + 29_000, START + 29_000, waits=False)

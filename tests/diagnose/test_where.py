@@ -154,21 +154,20 @@ def test_an_error_of_python_s_own_is_no_consequence_whatever_its_words(text: str
 
 
 @pytest.mark.parametrize(
-    ("text", "fails", "disagrees"),
+    ("text", "fails"),
     [
-        ("ValueError: loss is NaN", True, False),
-        ("torch.OutOfMemoryError: CUDA out of memory", True, False),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", True, False),
-        ("exitcode  : -9", True, False),
-        ("exitcode  : -6", False, False),
-        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False, False),
-        ("RuntimeError: DataLoader timed out after 60 seconds", True, False),
-        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False, True),
-        ("RuntimeError: Detected mismatch between collectives on ranks.", False, True),
+        ("ValueError: loss is NaN", True),
+        ("torch.OutOfMemoryError: CUDA out of memory", True),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", True),
+        ("exitcode  : -9", True),
+        ("exitcode  : -6", False),
+        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False),
+        ("RuntimeError: DataLoader timed out after 60 seconds", True),
+        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False),
+        ("RuntimeError: Detected mismatch between collectives on ranks.", False),
     ],
 )
-def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool, disagrees: bool) -> None:
+def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool) -> None:
     said = one(lines=[Message(text, "log:9")])
     assert bool(where.failures(said)) is fails
-    assert bool(where.disagreements(said)) is disagrees
     assert where.failing(4, said.messages) == Place((4,), "failing", (f"log:9: {text}",))

@@ -200,7 +200,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "host",
         [1],
     ),
-    "nothing came of most": (job([None, None, None, waits()]), "silent", [0, 1, 2]),
+    "nothing came of most: any of them may be late": (job([None, None, None, waits()]), "", []),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
     "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
@@ -629,3 +629,32 @@ def test_of_a_job_whose_processes_are_all_gone_only_an_error_or_what_was_recorde
     assert [*who.of(facts.of(failed)).why] == [2]
     recorded = job([one._replace(process="gone") for one in (waits(), waits(), waits(), rank())])
     assert [*who.of(facts.of(recorded)).why] == [3]
+
+
+SPIED = """Process {pid}: python -u train.py
+
+Thread {pid} (idle): "MainThread"
+    {at}
+    main (train.py:9)
+
+"""
+
+
+def test_processes_without_a_rank_are_compared_and_named_as_py_spy_names_them() -> None:
+    at = dict.fromkeys(("71", "72", "73"), "all_reduce (torch/distributed/distributed_c10d.py:9)")
+    at["74"] = "get (torch/utils/data/dataloader.py:11)"
+    text = "".join(SPIED.format(pid=pid, at=where) for pid, where in at.items())
+    told = Told("stacks.txt", parts=tuple(logs.read(io.BytesIO(text.encode()), "stacks.txt")))
+    whole = merged([told])
+    found = who.of(facts.of(whole))
+    assert whole.called(found.why) == "pid 74"
+    assert whole.called(whole.ranks) == "pid 71, pid 72, pid 73, pid 74"
+    alone = merged([Told("74.txt", parts=(Rank(-1, stacks=whole.ranks[min(whole.ranks)].stacks),))])
+    assert alone.called(who.of(facts.of(alone)).why) == "74.txt"
+
+
+def test_a_rank_past_a_collective_may_have_issued_what_either_of_two_others_did() -> None:
+    two = [waits(3, size)._replace(recorded=False) for size in (2, 4)]
+    past = Operation(2, WORLD, 3, "", done=True)
+    assert who.of(facts.of(job(two))).why
+    assert not who.of(facts.of(job([*two, rank(recorded=False)._replace(last=(past,))]))).why

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from unhang.diagnose import diagnosis, signature
 from unhang.diagnose.diagnosis import Answer
 from unhang.diagnose.evidence import Frame, Job
+from unhang.diagnose.fix_verdicts import Standing
 from unhang.diagnose.signature import Place
-from unhang.diagnose.standing import Standing
 
 SIGNATURES = signature.signatures()
 NEEDED = {

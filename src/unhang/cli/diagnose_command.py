@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import capture, diagnosis, intake, live, picture, report, signature, sources, standing, timeline
+from unhang.diagnose import capture, diagnosis, fix_verdicts, intake, known, live, picture, report, signature
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described, joined
 from unhang.find.environment import left_out
@@ -126,7 +126,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
     if options.html is not None:
         with progress.shown() as step:
             step("drawing")
-            _write(options.html, picture.page(what, timeline.of(what.diagnosis.facts.job)))
+            _write(options.html, picture.page(what))
         console.note(f"wrote {options.html}")
     return 0 if any(answer.answer == "known" for answer in what.answers) else 1
 
@@ -159,7 +159,7 @@ def _take() -> None:
 def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:
     """Return the report, with where the fixes stand in the environment in whose functions ranks wait or fail."""
     signatures = signature.signatures()
-    answers = diagnosis.answers(found, signatures, sources.Sources(()), {})
+    answers = diagnosis.answers(found, signatures, known.Sources(()), {})
     if not answers:
         return Report(found, (), None, {}, wanted)
     try:
@@ -173,9 +173,9 @@ def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> R
         stands = {}
         for fix in (one.fix for one in answers):
             narrowed = wanted._replace(fixes=(fix,), chosen=(("--fix", fix),))
-            stands[fix] = standing.standings(again(search, narrowed).findings, wanted)
+            stands[fix] = fix_verdicts.standings(again(search, narrowed).findings, wanted)
     except (UnhangError, OSError) as error:  # who and where is worth more than whether a fix is in place here
         console.error(hinted(described(error), options))
         return Report(found, answers, None, {}, wanted)
-    source = sources.Sources(one.root for one in search.installations)
+    source = known.Sources(one.root for one in search.installations)
     return Report(found, diagnosis.answers(found, signatures, source, stands), search.environment, stands, wanted)

@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import who
+from unhang.diagnose.evidence import SPEAKER
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
-from unhang.diagnose.statements import SPEAKER, is_known, spoken, weighed
+from unhang.diagnose.statements import is_known, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from unhang.diagnose.evidence import Frame, Job, Message
+    from unhang.diagnose.evidence import Frame, Job, Message, Statement
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.statements import Statement
     from unhang.diagnose.who import Who
 
 CODES = {
@@ -33,9 +33,12 @@ CODES = {
 """What to do about each cause, where no line says more."""
 _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
 _RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
-_LOADER = re.compile(r"torch/utils/data/|dataloader")
+_LOADER = re.compile(r"torch/utils/data/|dataloader|data/iterators")
 _SAVES = re.compile(r"(?i)save|checkpoint")
+_LOST = re.compile(r"(?i)connection (?:reset|closed|was likely closed)|broken pipe")
+"""In an error of a rank that did not wait for long: its peer has gone."""
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
+_FIRST = "; it is the first call of its group, so see, too, whether NCCL came up between all hosts (NCCL_DEBUG=INFO)"
 _RULES = {
     who.DEVICE: "slow-rank",
     who.TOGETHER: "slow-rank",
@@ -73,14 +76,18 @@ def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
     """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
     told = [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
-    yield from _of_statements(told)
+    yield from _of_statements(one for one in told if one.cause != "never-arrived")
     yield from _slow(facts.job, said)
+    yield from _of_statements(one for one in told if one.cause == "never-arrived")
+    if not first.why and (apart := [one for one in facts.meetings if one.differ]):
+        ranks, what = [*apart[0].operations], " and ".join(sorted(apart[0].differ))
+        yield Cause("mismatch", f"{facts.job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
     if first.rule in _RULES:
         ranks, why = [*first.why], next(iter(first.why.values()))
         is_gone = "its process is" in why
         is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
         code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
-        yield Cause(code, f"{spoken(ranks)}: {why}", CODES[code])
+        yield Cause(code, f"{facts.job.called(ranks)}: {why}", CODES[code])
 
 
 def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
@@ -107,23 +114,27 @@ def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
     lines = [line for line in lines if not is_known(line.text)]
     own = [line for line in lines if line.frames or _RAISED.match(line.text)]
     if own:
-        whose = spoken(first.why) if first.rule == who.FAILED else "a process"
+        whose = facts.job.called(first.why) if first.rule == who.FAILED else "a process"
         yield Cause("python-error", f"{whose} raised {own[0].text}", CODES["python-error"])
         return
     is_told = any(one.cause == "process-died" for one in said)
     if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):
-        yield Cause("process-died", f"{spoken(first.why)} ended by itself", CODES["process-died"])
+        yield Cause("process-died", f"{facts.job.called(first.why)} ended by itself", CODES["process-died"])
 
 
 def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield that ranks wait behind what one rank does for long, such as a save."""
-    for number, rank in job.ranks.items():
-        for frames in (*(line.frames for line in rank.messages), *(stack.frames for stack in rank.stacks)):
+    told = [(number, one.messages, one.stacks) for number, one in job.ranks.items()]
+    for number, messages, spied in (*told, (SPEAKER, job.strangers, ())):
+        waited = [line.frames for line in messages if not _LOST.search(line.text)]
+        for frames in (*waited, *(stack.frames for stack in spied)):
             found = next((one for one in frames if _SLOW.search(one.function)), None)
             waits = next((one for one in frames if "torch/distributed/" in one.file), None)
             if found and waits:
                 limit = next((f", {one.words}" for one in said if one.weight == WAITS and number in one.waits), "")
-                what = f"rank {number} waits in {waits.function}, within {found.function} ({found.file}:{found.line})"
+                at = f"{found.function} ({found.file}:{found.line})"
+                who_waits = "a process" if number == SPEAKER else job.called([number])
+                what = f"{who_waits} waits in {waits.function}, within {at}"
                 is_save = _SAVES.search(found.function)
                 do = f"{_LIMIT}, or save less, faster or asynchronously" if is_save else f"{_LIMIT}, or make it shorter"
                 yield Cause("slow-rank", f"{what}: another rank is still at it{limit}", do)
@@ -143,7 +154,9 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
         return
     kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
     where = f" in {', '.join(kinds)}" if kinds else ""
-    who, verb = (spoken(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
+    who, verb = (job.called(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
     others = "who else is in that group did not come, or runs another call"
     limit = f" ({said[0].words})" if said else ""
-    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"])
+    numbers = {dict(one.values).get("number") for one in said}
+    first = _FIRST if numbers == {"1"} else ""
+    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"] + first)

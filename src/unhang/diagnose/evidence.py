@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from unhang.diagnose.phrases import ABOUT
 
-    from unhang.diagnose.statements import Statement
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -15,6 +15,29 @@ KINDS = (
 )  # fmt: skip
 RUNNING, GONE = "running", "gone"
 """States of a process."""
+SPEAKER = -1
+"""A rank of a statement: whoever says it, while nobody knows that rank."""
+_MOST = 8
+"""So many runs of ranks, or processes, are named: a large job would fill the screen."""
+
+
+def span(ranks: Collection[int]) -> str:
+    """Return ranks as people write them: ``0, 2-5, 8``. Of many runs, the first ones, the last, and their number."""
+    runs: list[list[int]] = []
+    for rank in sorted({*ranks}):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    texts = ["-".join(map(str, run)) for run in runs]
+    if len(texts) <= _MOST:
+        return ", ".join(texts)
+    return f"{', '.join(texts[: _MOST - 1])}, ... {texts[-1]} ({len(ranks)} ranks)"
+
+
+def spoken(ranks: Collection[int]) -> str:
+    """Return ranks as a sentence has them: ``ranks 4-7``."""
+    return f"rank{'' if len({*ranks}) == 1 else 's'} {span(ranks)}"
 
 
 class Frame(NamedTuple):
@@ -147,6 +170,39 @@ class Count(NamedTuple):
     """Whether a device runs them, apart from the host; gloo has none."""
 
 
+class Statement(NamedTuple):
+    """What a line, or a few, say about ranks or processes."""
+
+    cause: str
+    """One of ``causes.CODES``."""
+    words: str
+    """For the reader: a sentence without its full stop."""
+    source: str
+    """The file, and the line in it."""
+    culprits: tuple[int, ...] = ()
+    """The ranks that it blames."""
+    processes: tuple[str, ...] = ()
+    """The processes that it blames of which it says no rank, as the user would recognise them."""
+    waits: tuple[int, ...] = ()
+    """The ranks that merely wait, by what it says."""
+    by: int = SPEAKER
+    """The rank that says it."""
+    speaker: str = ""
+    """Who says it, where the rank is not known; empty if nothing tells."""
+    at: float | None = None
+    """When, in seconds since the year began, if its line says so."""
+    weight: str = ABOUT
+    """``OWN``, ``ABOUT``, ``WAITS``, ``FOLLOWS`` or ``ENDS``, as in ``phrases``."""
+    do: str = ""
+    """What to do about it, where that is more than what its cause's page says."""
+    text: str = ""
+    """The line itself, or its beginning."""
+    key: str = ""
+    """The name of its phrase."""
+    values: tuple[tuple[str, str], ...] = ()
+    """What else the line tells, by the names of the phrase's groups."""
+
+
 class Rank(NamedTuple):
     """All that is known of one rank."""
 
@@ -168,8 +224,6 @@ class Rank(NamedTuple):
     """Its newest operations in order, if it sends or receives."""
     process: str = ""
     """`stopped` or `gone`, where that was seen of its process; `running` only in what one file says."""
-    is_mixed: bool = False
-    """Whether its dump and its log say different things of one collective, so that they are of two runs."""
     ended: bool = False
     """Whether a line of its own says that it has done all."""
     timed_out: bool = False
@@ -182,6 +236,8 @@ class Rank(NamedTuple):
     """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()
     """What a text says about ranks and processes: only in a part of a file, of no rank."""
+    pid: str = ""
+    """The number of its process, where its stacks say it."""
 
 
 class Unread(NamedTuple):
@@ -197,6 +253,7 @@ class Job(NamedTuple):
     """All that the given files say."""
 
     ranks: Mapping[int, Rank]
+    """Also processes of which nobody knows the rank, by numbers below -1, see ``names``."""
     groups: Mapping[str, Group]
     """By name, with members where some dump lists them."""
     size: int | None
@@ -214,6 +271,15 @@ class Job(NamedTuple):
     """Ranks whose process `--live` has seen to run to the end; also some that are not in ``ranks``."""
     statements: tuple[Statement, ...] = ()
     """What texts say about ranks and processes."""
+    names: Mapping[int, str] = {}
+    """What processes of unknown rank are called, by their numbers."""
+
+    def called(self, numbers: Collection[int]) -> str:
+        """Return ranks and processes as a sentence has them: ``ranks 4-7``, ``pid 1003 (stacks.txt)``."""
+        told = [self.names[number] for number in sorted(numbers, reverse=True) if number in self.names]
+        ranks = [number for number in numbers if number not in self.names]
+        shown = [*told[:_MOST], *([f"and {len(told) - _MOST} more"] if len(told) > _MOST else [])]
+        return ", ".join([*([spoken(ranks)] if ranks else []), *shown])
 
     def group(self, name: str) -> Group:
         """Return a group by its name, also one that no dump lists."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.diagnose import desync, pairs, where
 from unhang.diagnose.desync import Meeting, Split
-from unhang.diagnose.evidence import GONE, Count, Job, Message, Operation, Rank
-from unhang.diagnose.pairs import Ends, Head
-from unhang.diagnose.recorder import KEPT
-
-_UNRECORDED = ("destroy_process_group", "monitored_barrier", "wait_tensor")
-"""Functions of torch in which a rank waits for what it has issued elsewhere, or for what no dump has."""
+from unhang.diagnose.evidence import GONE, Count, Job, Message
+from unhang.diagnose.pairs import Head
 
 
 class Facts(NamedTuple):
@@ -23,15 +19,10 @@ class Facts(NamedTuple):
     """Without the operations that a later one shows to be done."""
     counts: Mapping[str, Mapping[int, Count]]
     """By group and rank, for the groups whose ranks count alike."""
-    waiting: tuple[Operation, ...]
-    """In what ranks wait: one operation of each kind and size, in groups of each description."""
     meetings: tuple[Meeting, ...]
     splits: tuple[Split, ...]
     waits_for: Mapping[int, frozenset[int]]
     """Whom each rank waits for."""
-    stuck: frozenset[int]
-    """Ranks that wait for each other, or for ranks that do."""
-    ends: Ends
     heads: Mapping[int, Head]
     """By rank with a dump of its device: what that is to do first."""
     met: Mapping[int, frozenset[int]]
@@ -54,8 +45,6 @@ class Facts(NamedTuple):
     """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
     as_waiting: frozenset[int]
     """Ranks whose whole stack is that of another rank that is known to wait."""
-    mixed: Mapping[int, str]
-    """By rank: what is of another time than its dump, `a log` or `a stack`."""
     is_over: bool
     """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
     unseen: frozenset[int]
@@ -92,12 +81,9 @@ def of(job: Job) -> Facts:
     return Facts(
         job,
         _counts(job),
-        _waiting(job),
         meetings,
         desync.splits(job),
         waits_for,
-        desync.circle(waits_for),
-        ends,
         heads,
         {number: met for number, (_, met) in meet.items()},
         missing,
@@ -109,7 +95,6 @@ def of(job: Job) -> Facts:
         calls,
         {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         _as_waiting(job),
-        {number: what for number, rank in job.ranks.items() if (what := _mixed(rank))},
         has_ended
         or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
@@ -124,22 +109,6 @@ def _as_waiting(job: Job) -> frozenset[int]:
     return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
 
 
-def _mixed(rank: Rank) -> str:
-    """Return what is of another time than a rank's dump: a stack is, if that does not have the collective it is in.
-
-    A dump keeps the oldest ones of a group; gloo's has no send and no receive.
-    """
-    caller, issued = where.caller(rank), (*rank.waiting, *rank.last, *rank.earlier)
-    if rank.is_mixed:
-        return "a log"
-    if not (rank.recorded and caller and issued and all(one.frames for one in issued)) or where.is_paired(rank):
-        return ""
-    is_whole = max(Counter(one.group.name for one in rank.waiting).values(), default=0) < KEPT
-    known = {where.alike(frame)[:2] for one in issued for frame in one.frames}
-    is_later = where.alike(caller)[:2] not in known and where.collective(rank) not in _UNRECORDED
-    return "a stack" if is_whole and is_later else ""
-
-
 def _counts(job: Job) -> dict[str, dict[int, Count]]:
     counts: dict[str, dict[int, Count]] = defaultdict(dict)
     for number, rank in job.ranks.items():
@@ -151,15 +120,6 @@ def _counts(job: Job) -> dict[str, dict[int, Count]]:
         for group, ranks in counts.items()
         if group not in paired and all(count.shared for count in ranks.values())
     }
-
-
-def _waiting(job: Job) -> tuple[Operation, ...]:
-    """Return some of the operations in which ranks wait, since a thousand ranks wait in much the same."""
-    alike: dict[object, Operation] = {}
-    for rank in job.ranks.values():
-        for one in rank.waiting:
-            alike.setdefault((one.group.description or one.group.name, one.kind, desync.elements(one)), one)
-    return tuple(alike.values())
 
 
 def _together(job: Job) -> set[int]:
@@ -180,4 +140,6 @@ def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
         for one in rank.waiting
         if one.kind in pairs.PAIRED and one.peer is not None
     }
+    if job.names:  # each may be one of them
+        return set()
     return (members | peers or desync.everybody(job)) - job.ranks.keys()

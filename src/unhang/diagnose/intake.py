@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from typing import TypeAlias
 
-from unhang.diagnose import apart, census, job, logs, pages, readers, recorder, speakers, stacks
+from unhang.diagnose import job, log_prefixes, logs, one_job, pages, process_states, readers, recorder, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
@@ -131,8 +131,8 @@ def told_by(file: str) -> job.Told:
             head = stream.peek(_HEAD)[:_HEAD]
             if packed := next((name for name, begins in _PACKED.items() if begins.match(head)), None):
                 raise ValueError(f"it is an archive ({packed}): unpack it first")
-            if census.recognizes(head):
-                return census.read(stacks.whole(stream)[0], file, named)
+            if process_states.recognizes(head):
+                return process_states.read(stacks.whole(stream)[0], file, named)
             if pages.recognizes(head):
                 page = pages.read(stacks.whole(stream)[0], file)
                 return page._replace(taken=_taken(file, None)) if page.parts else page
@@ -143,13 +143,13 @@ def told_by(file: str) -> job.Told:
             named = None if _is_of_process(file, named, head) else named
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             text: BufferedIOBase = stream
-            if in_order := speakers.recognizes(head):  # the numbers of its lines are others then
+            if in_order := log_prefixes.recognizes(head):  # the numbers of its lines are others then
                 text, name = BytesIO(in_order(stacks.whole(stream)[0])), f"{file}, the oldest line first"
             parts.extend((stacks if stacks.recognizes(head) else logs).read(text, name))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     named = _unless_shared(file, named, parts)
-    taken = _taken(file, named) if parts else apart.Taken()
+    taken = _taken(file, named) if parts else one_job.Taken()
     return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, taken=taken)
 
 
@@ -189,7 +189,7 @@ def _called(name: str) -> str | None:
     return next((rank for of, rank in reversed(_RANK.findall(name)) if not of), None)
 
 
-def _taken(file: str, named: int | None) -> apart.Taken:
+def _taken(file: str, named: int | None) -> one_job.Taken:
     """Return with what a file was taken, and when, by its path and the file system."""
     series = file
     if named is not None:
@@ -201,7 +201,7 @@ def _taken(file: str, named: int | None) -> apart.Taken:
     for time in _STAMP.finditer(series):  # the last one counts
         with suppress(ValueError):
             stamp = timegm((*map(int, time.groups("0")), 0, 0, 0))
-    return apart.Taken(series, stamp, os.stat(file).st_mtime)
+    return one_job.Taken(series, stamp, os.stat(file).st_mtime)
 
 
 def _is_of_process(file: str, named: int | None, head: bytes) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from unhang.diagnose import apart, statements
+from unhang.diagnose import one_job, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
-from unhang.diagnose.pairs import PAIRED
 from unhang.diagnose.recorder import Dump
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ class Told(NamedTuple):
     """Why it could not be read, or not whole; else empty."""
     size: int | None = None
     """How many ranks the job has, if it says so."""
-    taken: apart.Taken = apart.Taken()
+    taken: one_job.Taken = one_job.Taken()
 
 
 def merged(told: Iterable[Told]) -> Job:
@@ -44,8 +43,8 @@ def merged(told: Iterable[Told]) -> Job:
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
-    dumps, left, others = apart.chosen(
-        [apart.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
+    dumps, left, others = one_job.chosen(
+        [one_job.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
     )
     unread += left
     told = [_of_job(one, others, unread) for one in told]
@@ -58,13 +57,18 @@ def merged(told: Iterable[Told]) -> Job:
     for dump in dumps.values():
         parts[dump.rank.rank].append(_grouped(dump.rank, renamed[dump.rank.rank]))
     strangers: list[Message] = []
+    names: dict[int, str] = {}
+    files = Counter(part.pid for one in told for part in one.parts)
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
             number = part.rank if part.rank >= 0 else one.named
             if number is None:
                 is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
-                if is_alone:  # a name would help; what several ranks share has none
+                if is_alone and not dumps and _taken_by(part) is not None:
+                    names[-2 - len(names)] = _named(part.pid, one.file, files[part.pid])
+                    parts[min(names)].append(_numbered(part, min(names)))
+                elif is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
                 strangers += part.messages
             elif part == Rank(part.rank):
@@ -89,7 +93,15 @@ def merged(told: Iterable[Told]) -> Job:
         frozenset(spoken - parts.keys()),
         running,
         said,
+        names,
     )
+
+
+def _named(pid: str, file: str, processes: int) -> str:
+    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its number."""
+    if not pid:
+        return file
+    return f"pid {pid}" if processes == 1 else f"pid {pid} ({file})"
 
 
 def _without_guesses(one: Told, running: Collection[int]) -> Told:
@@ -103,9 +115,9 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
 
     py-spy's and faulthandler's are both read: the one may tell what the other does not.
     """
-    older: dict[str, list[apart.Older]] = defaultdict(list)
+    older: dict[str, list[one_job.Older]] = defaultdict(list)
     for is_spied in (True, False):
-        for found in apart.older([*_spied(told, is_spied=is_spied)]):
+        for found in one_job.older([*_spied(told, is_spied=is_spied)]):
             older[found.file].append(found)
     left = []
     for one in told:
@@ -115,20 +127,20 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     return left
 
 
-def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[apart.Spied]:
+def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.Spied]:
     """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
     for one in told:
         numbers = [part.rank if part.rank >= 0 else one.named for part in one.parts if _taken_by(part) == is_spied]
         if ranks := frozenset(number for number in numbers if number is not None):
             series = one.taken.series or one.file.rpartition("/")[0]
-            yield apart.Spied(one.file, ranks, one.taken._replace(series=series))
+            yield one_job.Spied(one.file, ranks, one.taken._replace(series=series))
 
 
 def _taken_by(part: Rank) -> bool | None:
     """Return whether the stacks of a part are py-spy's, or of a file of faulthandler's; None if they are of a log."""
     if any(stack.idle is not None for stack in part.stacks):
         return True
-    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks) else None
+    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, pid=part.pid) else None
 
 
 def _of_job(one: Told, others: Collection[str], unread: list[Unread]) -> Told:
@@ -144,7 +156,7 @@ def _without(one: Told, numbers: Collection[int]) -> Told:
     parts = []
     for part in one.parts:
         is_out = (part.rank if part.rank >= 0 else one.named) in numbers
-        left = part._replace(stacks=()) if is_out and _taken_by(part) is not None else part
+        left = part._replace(stacks=(), pid="") if is_out and _taken_by(part) is not None else part
         parts += [left] if left is part or left != Rank(part.rank) else []
     return one._replace(parts=tuple(parts), named=one.named if parts else None)
 
@@ -206,20 +218,7 @@ def _one(parts: list[Rank]) -> Rank:
         counts=first.counts or {name: count for part in parts for name, count in part.counts.items()},
         stacks=tuple(stack for part in parts for stack in part.stacks),
         process=next((part.process for part in parts if part.process), ""),
-        is_mixed=_is_mixed(dumped, [part for part in parts if not part.recorded]),
         ended=any(part.ended for part in parts),
         timed_out=any(part.waiting for part in parts if not part.recorded),
         messages=tuple(message for part in parts for message in part.messages),
     )
-
-
-def _is_mixed(dumped: Iterable[Rank], logged: Iterable[Rank]) -> bool:
-    """Return whether a dump has another collective under a number than a log."""
-    known = {
-        (one.group.name, one.sequence): one.kind
-        for part in dumped
-        for one in (*part.last, *part.waiting)
-        if one.kind and one.kind not in PAIRED and one.group.name
-    }
-    told = (one for part in logged for one in part.waiting if one.kind)
-    return any(known.get((one.group.name, one.sequence), one.kind) != one.kind for one in told)

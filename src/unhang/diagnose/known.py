@@ -6,10 +6,12 @@ ranks: where they are, in what they differ, and whether one of them has failed o
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
+from os.path import join
 from typing import NamedTuple, Protocol
 
 from unhang import packs
@@ -32,6 +34,46 @@ class Source(Protocol):
 
     def is_at(self, frame: Frame, place: Place) -> bool | None:
         """Return whether a frame is in a function; None if that is not known."""
+
+
+class Sources:
+    """The sources below some folders of the import path."""
+
+    def __init__(self, roots: Iterable[str]) -> None:
+        self._roots = tuple(roots)
+
+    def is_at(self, frame: Frame, place: Place) -> bool | None:
+        """Return whether a frame is in a function, by its line; None if no source here tells."""
+        called = _bare(frame)
+        for root in self._roots:
+            named = [name for first, last, name in _functions(join(root, place.file)) if first <= frame.line <= last]
+            if named and named[-1].rpartition(".")[2] == called:
+                return named[-1] == place.function or named[-1].endswith(f".{place.function}")
+        return None
+
+
+def _bare(frame: Frame) -> str:
+    """Return the name of a frame's function alone, without its class."""
+    return frame.function.rpartition(".")[2]
+
+
+@lru_cache(maxsize=64)
+def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the first line, the last line and the qualified name of each function, the outer ones first."""
+    try:
+        return tuple(_within(ast.parse(packs.read(path)), ""))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return ()
+
+
+def _within(node: ast.AST, above: str) -> Iterator[tuple[int, int, str]]:
+    for child in ast.iter_child_nodes(node):
+        name = above
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{above}.{child.name}".lstrip(".")
+            if not isinstance(child, ast.ClassDef):
+                yield child.lineno, child.end_lineno or child.lineno, name
+        yield from _within(child, name)
 
 
 class Match(NamedTuple):
@@ -107,7 +149,7 @@ class _Paths:
         """
         found = [(sure, step) for (at, sure), step in zip(self.steps(frames, chain), chain) if at >= 0]
         is_told = any(sure and all("." in place.function for place in step) for sure, step in found)
-        return is_told or all(sure for sure, _ in found)
+        return is_told or (bool(found) and all(sure for sure, _ in found))
 
     def waits(self, frames: Sequence[Frame], chain: Chain, *, is_call: bool) -> bool:
         """Return whether a rank that waits with this stack does so in these functions, and not in a user's code that
@@ -172,6 +214,8 @@ def _is_named(message: Message, error: Error, paths: _Paths) -> bool:
     """Return whether a line is that error. Its words are whole, so a size of 0 is no other that begins so."""
     if not re.search(rf"(?<!\w){re.escape(error.text)}(?!\w|\.\d)", message.text):
         return False
+    if not message.frames:  # its traceback is cut off: it may be of another place
+        return True
     if not paths.has(message.frames, error.frames):
         return False
     own = [frame.file for frame in message.frames if not where.is_torch(frame)]
@@ -260,14 +304,16 @@ def _before(
     paths: _Paths,
 ) -> Iterator[str]:
     """Yield what explains the hang first: an error, a process that is gone, a device, or a rank held up by itself."""
-    ranks, named = facts.job.ranks, {message.text for _, message in errors}
+    ranks, called, named = facts.job.ranks, facts.job.called, {message.text for _, message in errors}
     for number, lines in (*facts.errors.items(), (-1, facts.strangers)):
-        whose = "a process" if number < 0 else f"rank {number}"
+        whose = "a process" if number == -1 else called([number])
         yield from [f"{whose} failed by itself: {one.text}" for one in lines if one.text not in named][:1]
-    yield from (f"rank {number}: its process is {one.process}" for number, one in ranks.items() if one.process)
+    yield from (f"{called([number])}: its process is {one.process}" for number, one in ranks.items() if one.process)
     if who.rule in (DEVICE, TOGETHER):
         is_told = bool(hang.differ in ("size", "order") or hang.types)
-        yield from (f"rank {number} {why}" for number, why in who.why.items() if not (is_told and number in inside))
+        yield from (
+            f"{called([number])}: {why}" for number, why in who.why.items() if not (is_told and number in inside)
+        )
     if len(_ways(ranks, inside, hang, paths)) > 1:
         yield "these ranks came to the function by different calls"
     failed = {number for number, _ in errors}
@@ -281,21 +327,21 @@ def _before(
         if not (hang.differ or hang.types or hang.peers or errors) and any(
             paths.has(it, hang.waits[-1:]) for it in _shown(rank)
         ):
-            yield f"rank {number} has yet to come: it is in {hang.waits[-1][0].function}"
+            yield f"{called([number])} has yet to come: it is in {hang.waits[-1][0].function}"
         elif where.is_waiting(facts.calls, rank):
             is_here = any(number in one.waiting for one in meetings)
             if frame := next(
                 (one for shown in _shown(rank) if (one := _called_back(shown, is_called=not is_here))), None
             ):
-                yield f"rank {number} waits in a user's code: {frame.function} ({frame.file}:{frame.line})"
+                yield f"{called([number])} waits in a user's code: {frame.function} ({frame.file}:{frame.line})"
         elif number in who.why and rank.stacks:
-            yield f"rank {number} is held up {where.in_stack(rank).doing}"
+            yield f"{called([number])} is held up {where.in_stack(rank).doing}"
         elif number in absent and not rank.stacks and (hang.differ or hang.types or hang.peers):
-            yield f"rank {number} waits in nothing: it may be late"
+            yield f"{called([number])} waits in nothing: it may be late"
     for number in () if hang.differ or hang.types else inside:
         for shown in _shown(ranks[number]):
             if frame := _called_back(shown, hang.waits):
-                yield f"rank {number} came there by a user's code: {frame.function} ({frame.file}:{frame.line})"
+                yield f"{called([number])} came there by a user's code: {frame.function} ({frame.file}:{frame.line})"
     yield from _others_are_past(facts, hang, meetings)
 
 

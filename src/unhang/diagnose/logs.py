@@ -9,10 +9,10 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import phrases, speakers, stacks, statements
+from unhang.diagnose import log_prefixes, phrases, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
-from unhang.diagnose.speakers import Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +217,7 @@ class _Log:
 
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
-        self._before, self._before_at = speakers.of(line), speakers.time_in(line)
+        self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)
 
     def line(self, line: str, source: str) -> None:
         """Take one line, which within JSON may be several."""
@@ -240,8 +240,8 @@ class _Log:
             self._whole(line, self._cut_at)
 
     def _whole(self, line: str, source: str) -> None:
-        at = speakers.time_in(line)
-        for speaker, said in speakers.each(line):
+        at = log_prefixes.time_in(line)
+        for speaker, said in log_prefixes.each(line):
             text = said.rstrip()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
@@ -325,7 +325,7 @@ class _Log:
         self.end()
         ranks: dict[int, list[_Said]] = defaultdict(list)
         spied: dict[int, list[Stack]] = defaultdict(list)
-        nobodies: list[tuple[Stack, ...]] = []
+        nobodies: list[Rank] = []
         trusted = all(
             speaker.task is None or self.ranks[speaker.launcher] <= {speaker.task} for speaker in tuple(self.said)
         )
@@ -335,16 +335,14 @@ class _Log:
             ranks[rank].append(said)
             for pid, found in said.stacks.pids():
                 if rank == stacks.NOBODY and pid:
-                    nobodies.append(found)
+                    nobodies.append(Rank(stacks.NOBODY, stacks=found, pid=pid))
                 else:
                     spied[rank].extend(found)
-        if len(nobodies) == 1:
-            spied[stacks.NOBODY].extend(nobodies.pop())
         for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
             exits = (self.exits[rank],) if rank in self.exits else ()
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
-        yield from (Rank(stacks.NOBODY, stacks=found) for found in nobodies)
+        yield from nobodies
         if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
             yield Rank(stacks.NOBODY, statements=stated)
 

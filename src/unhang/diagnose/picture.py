@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from unhang import gate
 from unhang.diagnose import report, where
-from unhang.diagnose.evidence import Rank, Stack
+from unhang.diagnose.evidence import Job, Rank, Recent, Stack
 from unhang.diagnose.report import Report
 from unhang.diagnose.stacks import MAIN
-from unhang.diagnose.timeline import Moment
 from unhang.gate import html
 from unhang.tell.console import count
 
@@ -56,13 +56,13 @@ class _Panel(NamedTuple):
     stacks: tuple[Stack, ...]
 
 
-def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
-    """Return the page of a diagnosis, given the last collectives of each rank that has dumped them."""
+def page(what: Report) -> str:
+    """Return the page of a diagnosis."""
     found = what.diagnosis
-    suspects = found.who.why
-    panels = _panels(found.facts.job.ranks, suspects)
+    suspects, job = found.who.why, found.facts.job
+    panels = _panels(job.ranks, suspects)
     digest = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
-    named = f"suspect: {report.who(suspects)}" if suspects else "no rank is suspect"
+    named = f"suspect: {job.called(suspects)}" if suspects else "no rank is suspect"
     return "".join([
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-",
@@ -72,9 +72,9 @@ def page(what: Report, moments: Mapping[int, Sequence[Moment]]) -> str:
         f"<h1>unhang diagnose: {html(named)}</h1>\n",
         *_answer(report.text(what, colour=False)),
         "<h2>Ranks and time</h2>\n",
-        *_pictures(panels, moments, suspects),
+        *_pictures(panels, moments(job), suspects, job),
         "<h2>Stacks</h2>\n",
-        *_stacks(panels),
+        *_stacks(panels, job),
         "</main></body></html>\n",
     ])  # fmt: skip
 
@@ -117,26 +117,27 @@ class _Drawn(NamedTuple):
     suspects: frozenset[int]
     colours: Mapping[str, str]
     """By group."""
+    job: Job
 
 
 def _pictures(
-    panels: Sequence[_Panel], moments: Mapping[int, Sequence[Moment]], suspects: Collection[int]
+    panels: Sequence[_Panel], recent: Mapping[int, Sequence[Moment]], suspects: Collection[int], job: Job
 ) -> Iterator[str]:
-    if not moments:
+    if not recent:
         yield _tag("p", "No file says when: times come from dumps of the flight recorder. The stacks are below.")
         return
     ranks = sorted(rank for panel in panels for rank in panel.ranks)
-    first = sorted(one[0].created for one in moments.values())
-    last = max(max(one.created, one.ended) for same in moments.values() for one in same)
+    first = sorted(one[0].created for one in recent.values())
+    last = max(max(one.created, one.ended) for same in recent.values() for one in same)
     start = first[len(first) // 10]
-    groups = list(dict.fromkeys(one.group for rank in ranks for one in moments.get(rank, ())))
+    groups = list(dict.fromkeys(one.group for rank in ranks for one in recent.get(rank, ())))
     drawn = _Drawn(
-        _Scale(start, last + (last - start) // 10 + 1), moments, frozenset(suspects),
-        {group: f"c{index % _COLOURS}" for index, group in enumerate(groups)},
+        _Scale(start, last + (last - start) // 10 + 1), recent, frozenset(suspects),
+        {group: f"c{index % _COLOURS}" for index, group in enumerate(groups)}, job,
     )  # fmt: skip
     yield _tag(
         "p",
-        f"The last {max(map(len, moments.values()))} collectives of a rank at most, over {_seconds(last - start)}. A "
+        f"The last {max(map(len, recent.values()))} collectives of a rank at most, over {_seconds(last - start)}. A "
         "bar begins when the host issues a collective; one with a border, up to the right edge, is not done. Choose a "
         "row for the rank's stack.",
     )
@@ -159,7 +160,7 @@ def _rows(rows: Sequence[tuple[Sequence[int], int]], drawn: _Drawn) -> Iterator[
     parts = [_axis(drawn.scale, (len(rows) + 1) * _HIGH)]
     for at, (ranks, shown) in enumerate(rows, 1):
         y, suspect = at * _HIGH, not drawn.suspects.isdisjoint(ranks)
-        label = report.span(ranks)
+        label = drawn.job.called(ranks).removeprefix("ranks ").removeprefix("rank ")
         short = label if len(label) <= _NAME else f"{ranks[0]}, ... ({len(ranks)})"
         bars = [_tag("rect", class_="mark", y=y, width=_WIDE, height=_HIGH)] if suspect else []
         bars.append(_tag("rect", class_="row", y=y, width=_WIDE, height=_HIGH))
@@ -171,7 +172,7 @@ def _rows(rows: Sequence[tuple[Sequence[int], int]], drawn: _Drawn) -> Iterator[
             title = _tag("title", html(f"{one.what} of {one.group}{', not done' if one.waits else ''}"))
             name = f"{drawn.colours[one.group]}{' w' if one.waits else ''}"
             bars.append(_tag("rect", title, class_=name, x=x, y=y + 4, width=wide, height=_HIGH - 8))
-        name = f"{'suspect ' if suspect else ''}{report.who(ranks)}"
+        name = f"{'suspect ' if suspect else ''}{drawn.job.called(ranks)}"
         parts.append(_tag("a", "".join(bars), href=f"#rank-{shown}", aria_label=name))
         parts.append(_tag("path", class_="grid", d=f"M0 {y + _HIGH}H{_WIDE}") + "\n")
     yield _tag("div", _svg(_WIDE, (len(rows) + 1) * _HIGH, "".join(parts), "ranks and time"), class_="wide")
@@ -240,14 +241,49 @@ def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds} ns"
 
 
+class Moment(NamedTuple):
+    """One collective of a rank."""
+
+    group: str
+    """The group's description, or its name."""
+    what: str
+    """`all_reduce 12`."""
+    created: int
+    """When the host issued it, in nanoseconds."""
+    ended: int
+    """When it was seen to be done; 0 if that is not known."""
+    waits: bool
+    """Whether it is not done."""
+
+
+def moments(job: Job) -> dict[int, tuple[Moment, ...]]:
+    """Return the last collectives of each rank of a job that has dumped some."""
+    return {
+        number: tuple(_moment(one, rank) for one in rank.recent) for number, rank in job.ranks.items() if rank.recent
+    }
+
+
+def _moment(entry: Recent, rank: Rank) -> Moment:
+    """Return an entry with whether it is not done: what follows such a one in its group is not done either."""
+    own = [one for one in rank.waiting if one.group.name.partition("/")[0] == entry.name and one.sequence is not None]
+    numbers = {one.sequence for one in own if (one.kind in ("send", "recv")) == entry.p2p}
+    waits = entry.sequence in numbers or (
+        not entry.p2p and any(number is not None and entry.sequence >= number for number in numbers)
+    )
+    what = gate.line(f"{entry.kind or 'collective'} {entry.sequence}")
+    return Moment(
+        gate.line(entry.group), what, entry.created, max(entry.ended, entry.created) if entry.ended else 0, waits
+    )
+
+
 # --- what each rank is at
 
 
-def _stacks(panels: Sequence[_Panel]) -> Iterator[str]:
+def _stacks(panels: Sequence[_Panel], job: Job) -> Iterator[str]:
     room = _STACKS
     for at, panel in enumerate(panels):
         first, *more = panel.ranks
-        parts = [_tag("h3", html(report.who(panel.ranks)), id="" if more else f"rank-{first}")]
+        parts = [_tag("h3", html(job.called(panel.ranks)), id="" if more else f"rank-{first}")]
         if more:
             numbers = " ".join(_tag("span", str(rank), id=f"rank-{rank}") for rank in panel.ranks)
             parts.append(_tag("p", numbers, class_="ranks", tabindex=0))

@@ -8,17 +8,17 @@ become records.
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from array import array
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from zlib import crc32
 
 from unhang import gate
-from unhang.diagnose import data_pickle
 from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail
 
 if TYPE_CHECKING:
@@ -169,11 +169,11 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 def _pickle(data: bytes) -> tuple[dict[str, Any], str]:
     try:
-        return _dictionary(data_pickle.loads(data)), ""
+        return _dictionary(unpickled(data)), ""
     except ValueError as error:
         for whole in _completed(data):
             try:
-                return _dictionary(data_pickle.loads(whole)), f"it breaks off: {error}"
+                return _dictionary(unpickled(whole)), f"it breaks off: {error}"
             except ValueError:
                 continue
         raise
@@ -613,3 +613,39 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
 
 def _types(value: object) -> tuple[str, ...] | None:
     return tuple(map(_text, value)) if isinstance(value, list) else None
+
+
+class _InMemory:
+    """A file in memory, all of which an unpickler can look ahead at: else it asks for small parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def peek(self, _: int) -> memoryview | bytes:
+        return memoryview(self._data)[self._at :] if self._at else self._data
+
+    def read(self, size: int) -> bytes:
+        begin, self._at = self._at, min(self._at + size, len(self._data))
+        return self._data[begin : self._at]
+
+    def readline(self) -> bytes:
+        return self.read((self._data.find(b"\n", self._at) + 1 or len(self._data)) - self._at)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise ValueError(f"it names {module}.{name}, and data has no code")
+
+
+def unpickled(data: bytes) -> object:
+    """Return what a pickle holds, made of dictionaries, lists, tuples, strings and numbers.
+
+    Raises ValueError, with the reason, for a pickle that is broken, breaks off, or names anything to import. A hostile
+    one can still ask for memory or time without end: call this in a process that has limits.
+    """
+    try:
+        return _Unpickler(_InMemory(data)).load()
+    except MemoryError:
+        raise
+    except Exception as error:  # on broken data it raises nearly anything
+        raise ValueError(str(error) or type(error).__name__) from None

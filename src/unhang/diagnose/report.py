@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, standing, statements, table
+from unhang.diagnose import capture, fix_verdicts, statements, where
+from unhang.diagnose.evidence import Count, span
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.standing import Standing
-    from unhang.diagnose.table import Table
+    from unhang.diagnose.fix_verdicts import Standing
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
@@ -39,6 +40,8 @@ _NOTHING = (
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _WIDTH = 100
+_ROWS, _COLUMNS = 20, 6
+"""Of the table of ranks and groups."""
 _FEW, _OPEN = 3, ("never-arrived", "mismatch")
 """How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
@@ -56,20 +59,6 @@ class Report(NamedTuple):
     standings: Mapping[str, tuple[Standing, ...]]
     """By fix, for those of the answers."""
     request: Request
-
-
-def span(ranks: Collection[int]) -> str:
-    """Return ranks as people write them: ``0, 2-5, 8``. Of many runs, the first ones, the last, and their number."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    texts = ["-".join(map(str, run)) for run in runs]
-    if len(texts) <= _MOST:
-        return ", ".join(texts)
-    return f"{', '.join(texts[: _MOST - 1])}, ... {texts[-1]} ({len(ranks)} ranks)"
 
 
 def missing(job: Job) -> list[int]:
@@ -101,8 +90,8 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
-    lines += _table(table.of(report.diagnosis.facts, suspects.why), suspects.why)
-    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, "")]
+    lines += _table(folded(report.diagnosis.facts, suspects.why), suspects.why)
+    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
         first, word = terminal.wrapped(first, width), answer.answer
@@ -120,20 +109,20 @@ def document(report: Report) -> str:
     content = {
         "schema": 2,
         "unhang": __version__,
-        "suspects": sorted(suspects.why),
-        "why": {str(rank): why for rank, why in sorted(suspects.why.items())},
-        "processes": processes(job),
+        "suspects": [rank for rank in sorted(suspects.why) if rank not in job.names],
+        "why": {job.names.get(rank, str(rank)): why for rank, why in sorted(suspects.why.items())},
+        "processes": processes(report.diagnosis),
         "causes": [one._asdict() for one in report.diagnosis.causes],
         "environment": report.environment and report.environment.told,
         "job": {
             "files": job.files,
             "size": job.size,
-            "ranks": sorted(job.ranks),
+            "ranks": sorted(job.ranks.keys() - job.names),
             "unread": [item._asdict() for item in job.unread],
             "unranked": list(job.unranked),
             "errors": [{"text": one.text, "source": one.source} for one in report.diagnosis.facts.strangers],
         },
-        "where": [place._asdict() for place in report.diagnosis.places],
+        "where": [_place(place, job) for place in report.diagnosis.places],
         "answers": [_row(answer, report) for answer in report.answers],
     }
     return gate.document(content)
@@ -154,12 +143,12 @@ def github(report: Report) -> str:
 
 def _suspects(found: Diagnosis) -> list[str]:
     """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
-    suspects = found.who
+    suspects, job = found.who, found.facts.job
     ranks: dict[str, list[int]] = {}
     for rank, why in suspects.why.items():
         ranks.setdefault(why, []).append(rank)
     lines = [
-        f"{'each of ' if len(same) > 1 else ''}{who(same)}: {gate.line(why)}"
+        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}"
         for why, same in list(ranks.items())[:_MOST]
     ]
     if left := list(ranks.values())[_MOST:]:
@@ -167,14 +156,13 @@ def _suspects(found: Diagnosis) -> list[str]:
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
         lines.append(
-            f"rank {rank}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+            f"{job.called([rank])}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
         )
     if found.facts.strangers:
         first, *rest = found.facts.strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
         lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    job = found.facts.job
     blamed = [] if suspects.why else statements.blamed(job.statements)[:_MOST]
     told = [f"{name}: {gate.line(one.words.removeprefix(f'{name}: '))}" for one in blamed for name in one.processes]
     lines += told
@@ -185,9 +173,11 @@ def _suspects(found: Diagnosis) -> list[str]:
     return [nobody if job.ranks or job.spoken else nothing, *lines]
 
 
-def processes(job: Job) -> list[str]:
-    """Return the processes that lines blame, of which nobody knows the rank."""
-    return [*dict.fromkeys(name for one in statements.blamed(job.statements) for name in one.processes)]
+def processes(found: Diagnosis) -> list[str]:
+    """Return the suspects of which nobody knows the rank: by their stacks, and those that lines blame."""
+    job = found.facts.job
+    spied = [job.names[number] for number in sorted(found.who.why, reverse=True) if number in job.names]
+    return [*dict.fromkeys([*spied, *(name for one in statements.blamed(job.statements) for name in one.processes)])]
 
 
 def _causes(found: Diagnosis) -> Iterable[str]:
@@ -198,6 +188,51 @@ def _causes(found: Diagnosis) -> Iterable[str]:
         yield f"{'also' if number else 'cause'}: {one.code}{'' if why in known else f': {why}'}"
         if not number:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
+
+
+class Row(NamedTuple):
+    """Ranks that are equally far; all of them are suspects, or none."""
+
+    ranks: tuple[int, ...]
+    cells: tuple[str, ...]
+    """One for each group of the table."""
+
+
+class Table(NamedTuple):
+    """Ranks and groups."""
+
+    groups: tuple[str, ...]
+    """Descriptions; of several groups with one, each rank has its own."""
+    rows: tuple[Row, ...]
+    left_out: int
+    """How many ranks are in no row: a screen is small."""
+
+
+def folded(facts: Facts, first: Collection[int]) -> Table:
+    """Return the table of a job. The ranks in ``first`` have rows of their own, which come first; then the longest."""
+    counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
+    for number, rank in facts.job.ranks.items():
+        for name, own in rank.counts.items():
+            counts[where.label(facts.job.group(name))][number].append(own)
+    cells = {
+        label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
+        for label, ranks in counts.items()
+        if any(one.completed != one.enqueued for several in ranks.values() for one in several)
+    }
+    waiting = {label: sum("/" in cell for cell in ranks.values()) for label, ranks in cells.items()}
+    groups = tuple(sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS])
+    rows: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
+    for number in facts.job.ranks if groups else ():
+        rows[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
+    ordered = sorted(rows.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
+    shown = tuple(Row(tuple(ranks), key) for (_, key), ranks in ordered[:_ROWS])
+    return Table(groups, shown, sum(len(ranks) for _, ranks in ordered[_ROWS:]))
+
+
+def _cell(known: Count) -> str:
+    """Return a count as people read it: what is completed, and of how many."""
+    completed = "?" if known.completed < 0 < known.enqueued and not known.device else str(max(known.completed, 0))
+    return completed if known.completed == known.enqueued else f"{completed}/{known.enqueued}"
 
 
 def _table(folded: Table, suspected: Collection[int]) -> list[str]:
@@ -224,18 +259,22 @@ def _table(folded: Table, suspected: Collection[int]) -> list[str]:
 
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
-    known = count(len(job.ranks), "rank") if job.size is None else f"{len(job.ranks)} of {count(job.size, 'rank')}"
-    lacks = f"; nothing of {who(gone)}" if (gone := missing(job)) else ""
-    lacks += f"; of {who(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
+    number = len(job.ranks) - len(job.names)
+    known = count(number, "rank") if job.size is None else f"{number} of {count(job.size, 'rank')}"
+    if job.names:
+        nameless = f"{len(job.names)} process{'' if len(job.names) == 1 else 'es'} of unknown rank"
+        known = f"{known}, and {nameless}" if number else nameless
+    lacks = f"; nothing of {job.called(gone)}" if (gone := missing(job)) else ""
+    lacks += f"; of {job.called(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
     return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 
-def _places(places: Sequence[Place], margin: str) -> Iterable[str]:
+def _places(places: Sequence[Place], job: Job, margin: str) -> Iterable[str]:
     """Yield where ranks are, those at the same place together."""
     if places and not margin:
         yield from ("", "where the ranks are:")
     for place in places[:_MOST]:
-        yield f"{margin}  {who(place.ranks)}: {gate.line(place.doing)}"
+        yield f"{margin}  {job.called(place.ranks)}: {gate.line(place.doing)}"
         yield from (f"{margin}    {gate.line(line)}" for line in place.evidence)
     if len(places) > _MOST:
         yield f"{margin}  and {count(len(places) - _MOST, 'more place')}, which --output-format json names"
@@ -254,7 +293,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
     if answer.answer == "also":
         yield "  The code here has this defect too, but something else explains the hang first:"
     yield from (f"    {gate.line(line)}" for line in answer.before[:_MOST])
-    yield from _places(answer.places, "  ")
+    yield from _places(answer.places, report.diagnosis.facts.job, "  ")
     if is_open := _open(report.diagnosis.facts):
         yield f"    {is_open}"
     yield f"  more about it: {explain(answer.fix)}"
@@ -263,18 +302,18 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        none = f"there is no {standing.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        none = f"there is no {fix_verdicts.upstreams(answer.fix)} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
-    if answer.answer == "known" and standing.is_curable(stands):
+    if answer.answer == "known" and fix_verdicts.is_curable(stands):
         yield "  then start the job again"
 
 
 def _open(facts: Facts) -> str:
     """Return what an answer rests on where not every rank has left something; else nothing."""
     if facts.unseen:
-        return f"nothing came from {who(facts.unseen)}: this is so if these do not wait there too"
+        return f"nothing came from {facts.job.called(facts.unseen)}: this is so if these do not wait there too"
     return "" if facts.job.size is not None else "this is so if these are all ranks"
 
 
@@ -293,27 +332,28 @@ def _next(found: Diagnosis) -> Iterable[str]:
     elif facts.goes_on:
         yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
     elif facts.unseen:
-        yield f"next: take the stacks of {who(facts.unseen)} too: nothing came from there"
+        yield f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
     else:
         yield MORE
 
 
+def _place(place: Place, job: Job) -> dict[str, Any]:
+    names = [job.names[number] for number in place.ranks if number in job.names]
+    ranks = [number for number in place.ranks if number not in job.names]
+    return {"ranks": ranks, "processes": names, "doing": place.doing, "evidence": list(place.evidence)}
+
+
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
     stands = report.standings.get(answer.fix, ())
-    is_curable = answer.answer in ("known", "also") and standing.is_curable(stands)
+    is_curable = answer.answer in ("known", "also") and fix_verdicts.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix,
         **about(answer.fix),
         "summary": answer.summary,
-        "places": [place._asdict() for place in answer.places],
+        "places": [_place(place, report.diagnosis.facts.job) for place in answer.places],
         "before": list(answer.before),
         "question": answer.question or None,
-        "command": standing.cure(answer.fix, report.request) if is_curable else None,
+        "command": fix_verdicts.cure(answer.fix, report.request) if is_curable else None,
         "standings": [place._asdict() for place in stands],
     }
-
-
-def who(ranks: Collection[int]) -> str:
-    """Return ranks as the subject of a sentence."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {span(ranks)}"

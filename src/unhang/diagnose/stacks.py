@@ -19,7 +19,7 @@ MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN = 4_096, 1_024, 1_000, 20_000
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS = 4_096, 1_024, 1_000, 20_000, 20
 
 _PROCESS = re.compile(r"Process (\d+): ")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
@@ -188,9 +188,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
             place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
-    for stacks in processes.values():
+    for pid, stacks in processes.items():
         if may_be_rank(stacks):
-            yield Rank(NOBODY, stacks=tuple(stacks))
+            yield Rank(NOBODY, stacks=tuple(stacks), pid=str(pid)[:_DIGITS])
     if wrong or not processes:
         raise ValueError(wrong if processes else "not a dump of py-spy")
     if broken:

@@ -73,8 +73,8 @@ _LAUNCHERS = (
     "actorunavailableerror", "workercrashederror", "ownerdiederror",
 )  # fmt: skip
 """What a launcher or a driver raises, in lower case, when one of its processes has failed or hangs."""
-_DISAGREES = ("op.preamble", "detected mismatch between")
-"""What gloo, or torch with TORCH_DISTRIBUTED_DEBUG=DETAIL, says where ranks disagree on a size or a collective."""
+_DISAGREES = ("op.preamble", "detected mismatch between", "expects same model across all ranks", "appears not to match")
+"""What gloo, or torch, says where ranks disagree on a size, a collective or a model: whoever says it is one of them."""
 
 
 class Place(NamedTuple):
@@ -114,11 +114,6 @@ def issued(rank: Rank, operation: Operation) -> Place:
     return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
 
 
-def of_waiting(job: Job) -> tuple[Place, ...]:
-    """Return where the ranks wait that wait."""
-    return merged(waits(rank) for rank in job.ranks.values() if rank.waiting)
-
-
 def waits(rank: Rank) -> Place:
     """Return where a rank waits: in the first of its operations."""
     return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0]))
@@ -145,14 +140,16 @@ def in_stack(rank: Rank) -> Place:
     """Return where a rank is by its stacks: by the one that waits."""
     stack = waiting_stack(rank)
     frames = _shown(stack.frames)
-    inner = frames[0].function if frames else "no frame of Python"
+    inner = next((it.function for it in (*_outside(stack.frames), *frames)), "no frame of Python")
     torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
         doing += f", and {_pace(rank, stack)}"
-    return Place((rank.rank,), doing, (f"{stack.source}: {path(frames)}",))
+    main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
+    lines = [f"{one.source}: {path(_shown(one.frames))}" for one in (stack, *main[:1])]
+    return Place((rank.rank,), doing, tuple(lines))
 
 
 def waiting_stack(rank: Rank) -> Stack:
@@ -208,6 +205,11 @@ def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
+def _outside(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames outside of torch that do not merely wait."""
+    return [frame for frame in frames if not (is_torch(frame) or _is_of_host(frame))]
+
+
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
     """Return the innermost frames outside of torch."""
     return ([frame for frame in frames if not is_torch(frame)] or list(frames))[:_LINES]
@@ -225,8 +227,8 @@ def _short(file: str) -> str:
 
 
 def is_torch(frame: Frame) -> bool:
-    """Return whether a frame is torch's."""
-    return "/torch/" in f"/{frame.file}"
+    """Return whether a frame is torch's, but for its data loader, which is where a rank waits for its own data."""
+    return "/torch/" in f"/{frame.file}" and "torch/utils/data/" not in frame.file
 
 
 def may_be_of(frame: Frame, file: str) -> bool:
@@ -251,11 +253,6 @@ def is_of_user(frame: Frame) -> bool:
     if name == frame.file.removesuffix(".py"):  # so py-spy names what stands in a folder on the path
         return True
     return frame.file.startswith("/") and not _INSTALLED.search(frame.file) and not is_of_framework(frame)
-
-
-def issuer(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame outside of torch: the code that issued an operation. None if there is none."""
-    return next((frame for frame in frames if not is_torch(frame)), None)
 
 
 def _is_collective(frame: Frame) -> bool:
@@ -301,12 +298,6 @@ def call(rank: Rank) -> str:
     return ""
 
 
-def caller(rank: Rank) -> Frame | None:
-    """Return the frame that called the collective in which a rank is by its stacks: the innermost outside of torch."""
-    stacks = (stack.frames for stack in rank.stacks if _is_call(stack.frames))
-    return next((frame for frames in stacks for frame in _shown(frames)[:1]), None)
-
-
 def collective(rank: Rank) -> str:
     """Return the function of torch in which a rank waits for others by its stacks; empty if it is in none."""
     return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
@@ -345,13 +336,6 @@ def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
     """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
     stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
     return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
-
-
-def has_caught(rank: Rank, message: Message) -> bool:
-    """Return whether a rank goes on in a function out of which an error came, by its stacks: so it was caught there."""
-    raised = {alike(frame)[:2] for frame in message.frames if frame.function != "<module>"}
-    running = {alike(frame)[:2] for stack in rank.stacks if stack.idle is not None for frame in stack.frames}
-    return not (is_idle(rank) or is_done(rank)) and not raised.isdisjoint(running)
 
 
 def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
@@ -434,11 +418,6 @@ def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
-
-
-def disagreements(rank: Rank) -> list[Message]:
-    """Return the lines that say that ranks disagree on a size or a collective."""
-    return [one for one in rank.messages if _has(one, _DISAGREES)]
 
 
 def _is_own(message: Message) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import desync, likes, statements, where
+from unhang.diagnose import desync, statements, unmet, where
 from unhang.diagnose.desync import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation
+from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
-from unhang.diagnose.statements import Statement
 
 _FRAMES, _FEW, _SHOWN = 12, 3, 8
 _STATES = {
@@ -188,14 +187,14 @@ def _stopped(facts: Facts) -> dict[int, str]:
 def _silent(facts: Facts) -> dict[int, str]:
     """Name the ranks of which nothing came, if nothing else explains the hang.
 
-    Where these are most of a large job, only a part of its files is at hand.
+    Where these are most of the job, only a part of its files is at hand.
     """
     is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
     unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
     if not unseen:
         return {}
     is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
-    if (is_most and len(unseen) > _SHOWN) or _explained(facts):
+    if (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
@@ -212,13 +211,13 @@ def _silent(facts: Facts) -> dict[int, str]:
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    rules = likes.unmatched, _stuck_together, _late, _said, _free_by_stacks
+    rules = unmet.unmatched, _stuck_together, _late, _said, _free_by_stacks
     return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
 
 
 def _disagree(facts: Facts) -> bool:
     """Return whether ranks are known to have issued different operations."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or likes.mismatched(facts))
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or unmet.mismatched(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
@@ -246,7 +245,9 @@ def _late(facts: Facts) -> dict[int, str]:
         if not meeting.waiting:
             continue
         late = _not_come(facts, meeting)
-        most = f", or {_ranks(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        most = (
+            f", or {facts.job.called(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
+        )
         for number in late:
             if _waits(facts, number):
                 continue
@@ -313,6 +314,15 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     }
 
 
+def _only_one(facts: Facts) -> dict[int, str]:
+    """Name the only process that was seen, if it waits for what no other rank does, such as its data."""
+    (number, rank), *others = facts.job.ranks.items() or [(0, None)]
+    if others or rank is None or not rank.stacks or facts.job.statements or where.is_idle(rank) or where.is_done(rank):
+        return {}
+    is_held = where.waits_on_host(rank) and not facts.calls[number]
+    return {number: f"it waits for no other rank: it is {where.in_stack(rank).doing}"} if is_held else {}
+
+
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     """Return the ranks that have not come to a collective, as far as their dumps, stacks or logs tell."""
     counts = facts.counts.get(meeting.group.name, {})
@@ -364,7 +374,7 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
         place = f"{one.kind} of {where.label(one.group)}"
         if others and others <= free:
             what = f"have come to {place}, and none is done"
-            found[number] = f"it and {_ranks(others)} {what}: the device of one of them is stuck"
+            found[number] = f"it and {facts.job.called(others)} {what}: the device of one of them is stuck"
         elif not others and number in waited and (one.kind in PAIRED or len(one.group.members) == 1):
             found[number] = f"waits in {place} for nobody, and others wait for it: its device is stuck"
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
@@ -379,10 +389,6 @@ def _is_whole(head: Head) -> bool:
     return bool(head.operations[0].group.members)
 
 
-def _ranks(numbers: Collection[int]) -> str:
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)[:_SHOWN]))}"
-
-
 def _in_what(facts: Facts) -> dict[int, str]:
     """Name the ranks that issued another call, size or type than most, as one collective of a group."""
     found: dict[int, str] = {}
@@ -392,10 +398,17 @@ def _in_what(facts: Facts) -> dict[int, str]:
             sides = desync.sides(one for one in meeting.operations.values() if one.kind)
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
             named = _minority(sides, why)
+            if len(named) == sum(map(len, sides)) and _is_untold(meeting):
+                continue
             if len(named) == sum(map(len, sides)) and (odd := _odd(facts, meeting, sides)):
                 named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
             found.update(named)
     return found
+
+
+def _is_untold(meeting: Meeting) -> bool:
+    """Return whether a rank is past a collective of which nobody knows what it issued: it may be one of the most."""
+    return any(one.done and not one.kind for one in meeting.operations.values())
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
@@ -567,11 +580,12 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _free_by_stacks),
+    (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
-    (DISAGREES, likes.mismatched),
+    (DISAGREES, unmet.mismatched),
     (DISAGREES, _by_digest),
-    (DISAGREES, likes.unmatched),
+    (DISAGREES, unmet.unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
     (DISAGREES, _in_order),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unhang.diagnose import speakers
+from unhang.diagnose import log_prefixes
 
 TEXT = '  File "a.py", line 3, in f'
 WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective operation timeout"
@@ -54,14 +54,14 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
     ],
 )
 def test_prefixes(prefix: str, expected: tuple[str, int | None, int | None]) -> None:
-    assert speakers.of(prefix + TEXT) == (expected, TEXT)
+    assert log_prefixes.of(prefix + TEXT) == (expected, TEXT)
 
 
 @pytest.mark.parametrize(
     "line", ["Traceback (most recent call last):", TEXT, "    x = f(y)", "ValueError: x", "[rank1]: x"]
 )
 def test_a_stack_keeps_its_form_where_logcli_takes_the_spaces_off(line: str) -> None:
-    speaker, text = speakers.of(f'2026-01-02T03:04:05Z {{pod="w-0"}}  {line.strip()}')
+    speaker, text = log_prefixes.of(f'2026-01-02T03:04:05Z {{pod="w-0"}}  {line.strip()}')
     assert (speaker.launcher, text) == ('{pod="w-0"}', line.removeprefix("[rank1]: "))
 
 
@@ -78,7 +78,7 @@ def test_a_stack_keeps_its_form_where_logcli_takes_the_spaces_off(line: str) -> 
     ],
 )
 def test_a_line_within_json_is_that_line(wrapped: dict[str, object], launcher: str) -> None:
-    speaker, text = speakers.of(json.dumps(wrapped))
+    speaker, text = log_prefixes.of(json.dumps(wrapped))
     assert (speaker.launcher, text) == (launcher, TEXT)
 
 
@@ -86,8 +86,8 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
     streams = [{"stream": {"pod": f"w-{at}"}, "values": [[str(at + 2), "b"], [str(at), TEXT]]} for at in (1, 0)]
     answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
     data = json.dumps(answer, indent=1).encode()
-    assert speakers.recognizes(data) is speakers.of_loki
-    found = [speakers.of(line) for line in speakers.of_loki(data).decode().splitlines()]
+    assert log_prefixes.recognizes(data) is log_prefixes.of_loki
+    found = [log_prefixes.of(line) for line in log_prefixes.of_loki(data).decode().splitlines()]
     assert [(who.launcher[-5:-2], text) for who, text in found] == [
         ("w-0", TEXT),
         ("w-1", TEXT),
@@ -95,7 +95,7 @@ def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
         ("w-1", "b"),
     ]
     with pytest.raises(ValueError, match="not an answer"):
-        speakers.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
+        log_prefixes.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
 
 
 @pytest.mark.parametrize("is_json", [True, False])
@@ -108,34 +108,36 @@ def test_what_logcli_writes_the_newest_first_is_brought_into_the_order_of_time(i
         for at, line in enumerate(lines)
     ]
     backward = "\n".join(reversed(entries)).encode()
-    in_order = speakers.recognizes(backward)
+    in_order = log_prefixes.recognizes(backward)
     assert in_order is not None
     assert in_order(backward).decode() == "\n".join(entries)
-    assert speakers.recognizes("\n".join(entries).encode()) is None
-    assert speakers.recognizes(b"2026-01-02T03:04:05Z b\n2026-01-02T03:04:04Z a") is None, "a log may be out of order"
+    assert log_prefixes.recognizes("\n".join(entries).encode()) is None
+    assert log_prefixes.recognizes(b"2026-01-02T03:04:05Z b\n2026-01-02T03:04:04Z a") is None, (
+        "a log may be out of order"
+    )
 
 
 @pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])
 def test_other_json_is_a_line_as_it_is(line: str) -> None:
-    assert speakers.of(line) == ((("", None, None)), line)
+    assert log_prefixes.of(line) == ((("", None, None)), line)
 
 
 NO_SPACE = ("[default3]:", "[rank3]:", "Wed Nov 25 10:00:04 2026[1,3]<stderr>:")
 
 
 def test_launchers_that_put_no_space_take_none_that_matters() -> None:
-    assert [speakers.of(f"{prefix}{TEXT}")[1].strip() for prefix in NO_SPACE] == [TEXT.strip()] * 3
+    assert [log_prefixes.of(f"{prefix}{TEXT}")[1].strip() for prefix in NO_SPACE] == [TEXT.strip()] * 3
 
 
 @pytest.mark.parametrize("line", [" 3: x", "ValueError: x", "12:30:01 x", "step | loss", "[2026-01-02] x", "(see) x"])
 def test_what_is_no_prefix(line: str) -> None:
-    speaker, _ = speakers.of(line)
+    speaker, _ = log_prefixes.of(line)
     assert (speaker.task, speaker.rank) == (None, None)
 
 
 @pytest.mark.parametrize("line", ["2026-01-02 03:04:05,123   INFO x", "[2026-01-02 03:04:05,123] INFO: Process 3"])
 def test_the_time_of_a_logger_is_its_line_s(line: str) -> None:
-    assert speakers.of(line) == (("", None, None), line)
+    assert log_prefixes.of(line) == (("", None, None), line)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_the_time_of_a_logger_is_its_line_s(line: str) -> None:
     ],
 )
 def test_the_rank_that_old_torch_says_in_the_group(line: str, rank: int | None) -> None:
-    assert speakers.of(line)[0].rank == rank
+    assert log_prefixes.of(line)[0].rank == rank
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_the_rank_that_old_torch_says_in_the_group(line: str, rank: int | None) 
     ],
 )
 def test_a_time_is_the_same_in_every_format(line: str, seconds: float | None) -> None:
-    first = speakers.time_in("2026-11-22 09:15:03.5")
-    found = speakers.time_in(line)
+    first = log_prefixes.time_in("2026-11-22 09:15:03.5")
+    found = log_prefixes.time_in(line)
     assert first is not None
     assert (None if found is None else found - first) == seconds

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import cli
-from unhang.diagnose.standing import Standing, cure, standings, upstreams
+from unhang.diagnose.fix_verdicts import Standing, cure, standings, upstreams
 from unhang.records import Request
 from unhang.survey.verdicts import survey
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from unhang.diagnose import census
+from unhang.diagnose import process_states
 
 
 def told(**content: object) -> tuple[list[tuple[int, str]], int | None, str]:
-    one = census.read(json.dumps({"unhang-live": 1, "node": "n1", **content}).encode(), "x/ranks.json")
+    one = process_states.read(json.dumps({"unhang-live": 1, "node": "n1", **content}).encode(), "x/ranks.json")
     return [(part.rank, part.process) for part in one.parts], one.size, one.why
 
 
@@ -56,7 +56,7 @@ def test_what_notes_say(content: dict[str, object], expected: object) -> None:
 @pytest.mark.parametrize(("said", "cpu"), [(0.25, 0.25), (None, None), (-1.0, None), ("x", None), ({}, None)])
 def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) -> None:
     notes = {"unhang-live": 1, "ranks": [{"rank": 0, "pid": 7, "state": "running", "cpu": said}]}
-    assert [part.cpu for part in census.read(json.dumps(notes).encode(), "x").parts] == [cpu]
+    assert [part.cpu for part in process_states.read(json.dumps(notes).encode(), "x").parts] == [cpu]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) 
 )
 def test_a_copy_of_proc_s_status_says_whether_the_rank_in_its_name_is_stopped(letter: str, states: list[str]) -> None:
     text = f"Name:\tpython\nUmask:\t0022\nState:\t{letter}\nTgid:\t7\n".encode()
-    assert census.recognizes(text)
-    found = census.read(text, "rank_3", 3)
+    assert process_states.recognizes(text)
+    found = process_states.read(text, "rank_3", 3)
     assert ([part.process for part in found.parts], found.named) == (states, 3)
