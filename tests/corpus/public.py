@@ -56,18 +56,21 @@ def answer(files: Path) -> dict[str, Any]:
 
 
 def score(truth: dict[str, Any], said: dict[str, Any]) -> Score:
-    """Return how good an answer is: `wrong` if it suspects a rank that is not to blame, whatever else it says."""
+    """Return how good an answer is: `wrong` if it suspects one who is not to blame, whatever else it says.
+
+    A truth without `suspects` suspects no rank; one without `processes` leaves open which of them is named.
+    """
     codes = [one["code"] for one in said["causes"]]
-    suspects, right = {*said["suspects"]}, {*truth.get("suspects", said["suspects"])}
+    suspects, right, names = {*said["suspects"]}, {*truth.get("suspects", ())}, truth.get("processes", [".*"])
+    strangers = [one for one in said["processes"] if not any(re.search(name, one) for name in names)]
+    unnamed = [name for name in truth.get("processes", ()) if not any(re.search(name, it) for it in said["processes"])]
     lacks = [f"suspects {sorted(right - suspects)}"] if right - suspects else []
-    lacks += [
-        f"process {name}" for name in truth.get("processes", ()) if not any(name in it for it in said["processes"])
-    ]
+    lacks += [f"process {name}" for name in unnamed]
     if truth.get("causes") and codes[:1] not in [[code] for code in truth["causes"]]:
         lacks.append(f"cause {codes[:1]}, not {truth['causes']}")
     lacks += [f"says {one}" for one in truth.get("says", ()) if not re.search(one, said["text"])]
-    if suspects - right:
-        return Score("wrong", (f"suspects {sorted(suspects - right)}", *lacks))
+    if suspects - right or strangers:
+        return Score("wrong", (f"suspects {[*sorted(suspects - right), *strangers]}", *lacks))
     is_empty = not (suspects or said["processes"] or codes)
     return Score("answered" if not lacks else "empty" if is_empty else "thin", tuple(lacks))
 

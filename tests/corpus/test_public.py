@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -40,11 +41,20 @@ def test_of_the_shared_reports_none_is_answered_wrongly_and_nine_in_ten_of_the_l
 
 
 def test_an_answer_that_suspects_another_rank_is_wrong_whatever_else_it_says() -> None:
-    said = {"suspects": [1], "processes": [], "causes": [{"code": "network"}], "text": "a b"}
+    said = {"suspects": [1], "processes": ["pid 7"], "causes": [{"code": "network"}], "text": "a b"}
     assert public.score({"suspects": [2], "says": ["a"]}, said).verdict == "wrong"
     assert public.score({"suspects": [1, 2]}, said) == public.Score("thin", ("suspects [2]",))
-    assert public.score({"causes": ["mismatch", "network"], "says": ["b$"]}, said).verdict == "answered"
-    assert public.score({"says": ["c"]}, {**said, "suspects": [], "causes": []}).verdict == "empty"
+    assert public.score({"says": ["a"]}, said).verdict == "wrong"
+    assert public.score({"suspects": [1], "processes": []}, said) == public.Score("wrong", ("suspects ['pid 7']",))
+    right = {"suspects": [1], "causes": ["mismatch", "network"], "says": ["b$"]}
+    assert public.score(right, said).verdict == "answered"
+    assert public.score({"says": ["c"]}, {**said, "suspects": [], "processes": [], "causes": []}).verdict == "empty"
+
+
+def test_no_report_has_lines_of_source() -> None:
+    below = re.compile(r"File \"[^\n]*, in [^\n]*\n(?:[^\n]{0,60}(?:\]:|\|\|))? {3,}(?!File )\S[^\n]*")
+    found = {path: below.findall(path.read_text()) for path in public.HERE.rglob("*.log")}
+    assert {path.parent.name: lines for path, lines in found.items() if lines} == {}
 
 
 def test_each_cause_has_a_page_of_about_ten_lines() -> None:

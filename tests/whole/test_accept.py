@@ -203,7 +203,7 @@ def test_upstreams_own_fix_in_an_unknown_shape_is_settled_by_its_token(tmp_path:
     shutil.rmtree(cli.unpack_targets(tmp_path, ("verl", "0.8.0")) / "verl-0.8.0.dist-info")
     (tmp_path / "verl/version/version").write_text("99.0\n")
     define = "    def forward_backward_batch("
-    edit(tmp_path, ENGINE, define, f"    @no_grad\n{define}")
+    edit(tmp_path, ENGINE, define, f"    @torch.no_grad()\n{define}")
     before, chosen = cli.tree(tmp_path), ("--source", tmp_path, "--fix", MTP)
     code, found = result("check", *chosen)
     assert (code, found["verdict"], found["code"]) == (1, "unlisted", "newer-than-matrix")

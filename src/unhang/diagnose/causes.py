@@ -35,7 +35,10 @@ _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tok
 _RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
 _LOADER = re.compile(r"torch/utils/data/|dataloader|data/iterators")
 _SAVES = re.compile(r"(?i)save|checkpoint")
+_LOST = re.compile(r"(?i)connection (?:reset|closed|was likely closed)|broken pipe")
+"""In an error of a rank that did not wait for long: its peer has gone."""
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
+_FIRST = "; it is the first call of its group, so see, too, whether NCCL came up between all hosts (NCCL_DEBUG=INFO)"
 _RULES = {
     who.DEVICE: "slow-rank",
     who.TOGETHER: "slow-rank",
@@ -75,8 +78,9 @@ def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
     """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
     told = [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
-    yield from _of_statements(told)
+    yield from _of_statements(one for one in told if one.cause != "never-arrived")
     yield from _slow(facts.job, said)
+    yield from _of_statements(one for one in told if one.cause == "never-arrived")
     if not first.why and (apart := [one for one in facts.meetings if one.differ]):
         ranks, what = [it for it, op in apart[0].operations.items() if op.kind], " and ".join(sorted(apart[0].differ))
         yield Cause("mismatch", f"{facts.job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
@@ -123,14 +127,17 @@ def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
 
 def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield that ranks wait behind what one rank does for long, such as a save."""
-    for number, rank in job.ranks.items():
-        for frames in (*(line.frames for line in rank.messages), *(stack.frames for stack in rank.stacks)):
+    told = [(number, one.messages, one.stacks) for number, one in job.ranks.items()]
+    for number, messages, spied in (*told, (SPEAKER, job.strangers, ())):
+        waited = [line.frames for line in messages if not _LOST.search(line.text)]
+        for frames in (*waited, *(stack.frames for stack in spied)):
             found = next((one for one in frames if _SLOW.search(one.function)), None)
             waits = next((one for one in frames if "torch/distributed/" in one.file), None)
             if found and waits:
                 limit = next((f", {one.words}" for one in said if one.weight == WAITS and number in one.waits), "")
                 at = f"{found.function} ({found.file}:{found.line})"
-                what = f"{job.called([number])} waits in {waits.function}, within {at}"
+                who_waits = "a process" if number == SPEAKER else job.called([number])
+                what = f"{who_waits} waits in {waits.function}, within {at}"
                 is_save = _SAVES.search(found.function)
                 do = f"{_LIMIT}, or save less, faster or asynchronously" if is_save else f"{_LIMIT}, or make it shorter"
                 yield Cause("slow-rank", f"{what}: another rank is still at it{limit}", do)
@@ -153,4 +160,6 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
     who, verb = (job.called(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
     others = "who else is in that group did not come, or runs another call"
     limit = f" ({said[0].words})" if said else ""
-    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"])
+    numbers = {dict(one.values).get("number") for one in said}
+    first = _FIRST if numbers == {"1"} else ""
+    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"] + first)

@@ -192,7 +192,7 @@ class Statement(NamedTuple):
     at: float | None = None
     """When, in seconds since the year began, if its line says so."""
     weight: str = ABOUT
-    """``OWN``, ``ABOUT``, ``WAITS`` or ``FOLLOWS``, as in ``phrases``."""
+    """``OWN``, ``ABOUT``, ``WAITS``, ``FOLLOWS`` or ``ENDS``, as in ``phrases``."""
     do: str = ""
     """What to do about it, where that is more than what its cause's page says."""
     text: str = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.diagnose.evidence import SPEAKER, Statement, spoken
 from unhang.diagnose.log_prefixes import Speaker
-from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, PHRASES, WAITS, Phrase
+from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,9 +30,13 @@ _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
 _GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
+_GAP = re.compile(r" +(?=[ :])")
+"""In a sentence: what a line did not tell."""
+_PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
+_TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
 
@@ -120,21 +124,41 @@ def known(one: Statement, rank: int) -> Statement:
 def weighed(said: Iterable[Statement]) -> list[Statement]:
     """Return statements in the order in which they explain a job, each with the weight that it has beside the others.
 
-    What many say that one does is added. Those who give up are not to blame for what they do later.
+    What many say that one does is added. Those who give up are not to blame for what they do later, and that a process
+    has ended tells something only where nothing else is known.
     """
     said = [*said]
+    first_end = next((one for one in said if one.weight == ENDS), None)
+    if first_end and all(one.weight in (ENDS, FOLLOWS) for one in said):
+        said[said.index(first_end)] = first_end._replace(weight=ABOUT)
+    said = [one._replace(weight=FOLLOWS) if one.weight == ENDS else one for one in said]
     timed_out = [one for one in said if one.weight == WAITS]
     first = min((one.at for one in timed_out if one.at is not None), default=None)
-    gave_up = {one.speaker for one in timed_out if one.speaker}
+    gave_up = [one.speaker for one in timed_out if one.speaker]
     waiting = {rank for one in timed_out for rank in one.waits}
+    lines = dict(reversed([_place(one) for one in timed_out]))
     left = []
-    for one in (*_alone(said), *said):
+    for one in (*_alone(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
-        is_over = one.cause == "process-died" and not gave_up.isdisjoint(one.processes)
+        file, line = _place(one)
+        is_after = "many" in dict(one.values) and line > lines.get(file, line)  # those that gave up
+        is_known = any(_are_one(it, other) for it in one.processes for other in gave_up)
+        is_over = is_after or (one.cause == "process-died" and is_known)
         left.append(one._replace(weight=FOLLOWS) if stood_still or is_over else one)
     order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
-    return sorted((one for one in left if one.key != "running"), key=lambda one: order[one.weight])
+    return sorted((one for one in left if one.key not in ("running", "set-up")), key=lambda one: order[one.weight])
+
+
+def _are_one(name: str, other: str) -> bool:
+    """Return whether two names may be of one process: the pids are the same, and so are the hosts if both have one."""
+    one, two = _PROCESS.search(name), _PROCESS.search(other)
+    return name == other or bool(one and two and one[1] == two[1] and (one[2] or two[2]) == (two[2] or one[2]))
+
+
+def _place(one: Statement) -> tuple[str, int]:
+    file, _, line = one.source.rpartition(":")
+    return file, int(line) if line.isdecimal() else 0
 
 
 def blamed(said: Iterable[Statement]) -> list[Statement]:
@@ -167,6 +191,16 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
             yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
 
 
+def _set_up(said: Iterable[Statement]) -> Iterator[Statement]:
+    """Yield who has begun the set-up of the job, by Lightning's lines, if these are not all."""
+    told = [one for one in said if one.key == "set-up"]
+    came = {one.by for one in told}
+    size = int(dict(told[-1].values)["all"]) if told else 0
+    if 0 < len(came) < size and len(told) < _ALIKE:
+        words = f"{spoken(came)}, so {len(came)} of {size}, began their set-up"
+        yield told[-1]._replace(words=words, do=_TASKS, key="few")
+
+
 def is_known(text: str) -> bool:
     """Return whether a line says something of which it is known what it means."""
     return any(one.word in text and one.pattern.search(text) for one in PHRASES)
@@ -183,27 +217,33 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
+    if not {values.get("code"), values.get("signal")}.isdisjoint(ABORTS):
+        weight = ENDS
     if (
         is_starved := "limit" in values
         and int(values["limit"]) > 0
         and int(values["ms"]) > _STARVED * int(values["limit"])
     ):
         cause, weight = "starved", ABOUT
-    processes = (process,) if process and weight in (OWN, ABOUT) else ()
+    processes = (process,) if process and weight in (OWN, ABOUT, ENDS) else ()
     if weight == OWN and not ranks["culprits"] and not processes:
         ranks["culprits"] = (by,) if by != SPEAKER or not speaker else ()
         processes = () if ranks["culprits"] else (speaker,)
     if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
+    if values.get("mine") == str(by):  # so its group begins as the job does
+        ranks["culprits"] = _ranks(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
     told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
-    told |= {"exit": _exit(values.get("code", ""))}
+    code, number = told["code"], told["code"].removeprefix("-")
+    signal = _signal(told["signal"] if code == number else number)  # that of a signal is below zero
+    told["exit"] = f"signal {number} ({signal})" if code != number else f"code {code}"
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
-    words = phrase.words.format_map(told)[:_TEXT]
+    words = _GAP.sub("", phrase.words.format_map(told))[:_TEXT]
     if is_starved:
         words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
-    do = phrase.do.format_map(told)
+    do = ENDED.get(signal, phrase.do).format_map(told)
     return Statement(
         cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker, None, weight, do, "", phrase.key,
         tuple(values.items()),
@@ -220,12 +260,12 @@ class _Told(dict[str, str]):
         return ""
 
 
-def _exit(status: str) -> str:
-    """Return how a process ended, by its status: that of a signal is below zero."""
+def _signal(text: str) -> str:
+    """Return the name of a signal, by its name or number; empty if it is none."""
     try:
-        return f"signal {-int(status)} ({Signals(-int(status)).name})"
-    except ValueError:
-        return f"code {status}"
+        return Signals(int(text)).name if text.isdecimal() else Signals[text].name
+    except (KeyError, ValueError):
+        return ""
 
 
 def _ranks(text: str) -> tuple[int, ...]:

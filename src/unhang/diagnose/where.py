@@ -73,8 +73,8 @@ _LAUNCHERS = (
     "actorunavailableerror", "workercrashederror", "ownerdiederror",
 )  # fmt: skip
 """What a launcher or a driver raises, in lower case, when one of its processes has failed or hangs."""
-_DISAGREES = ("op.preamble", "detected mismatch between")
-"""What gloo, or torch with TORCH_DISTRIBUTED_DEBUG=DETAIL, says where ranks disagree on a size or a collective."""
+_DISAGREES = ("op.preamble", "detected mismatch between", "expects same model across all ranks", "appears not to match")
+"""What gloo, or torch, says where ranks disagree on a size, a collective or a model: whoever says it is one of them."""
 
 
 class Place(NamedTuple):

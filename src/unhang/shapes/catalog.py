@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from unhang import gate, packs
 from unhang.errors import UnhangError, closest
 from unhang.records import Pack
-from unhang.shapes.facts import known, read
+from unhang.shapes.facts import known, lacking, read
 
 GRADES = (
     "cure: the defect is shown on the real function, and gone after the rewrite; "
@@ -361,9 +361,14 @@ def facts(fix: str) -> Mapping[str, Any]:
     """Return what the sweep knows of a fix; nothing if it was never swept. Raises UnhangError ``bad-pack``."""
     pack = pack_of(fix)
     path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
-    found: Mapping[str, Any] = (
-        known(path) if not pack.folder else packs.document(pack, path, "facts") if os.path.lexists(path) else {}
-    )
+    if not pack.folder:
+        ours: Mapping[str, Any] = known(path)
+        return ours
+    if not os.path.lexists(path):
+        return {}
+    found: Mapping[str, Any] = packs.document(pack, path, "facts")
+    if lost := lacking(found):
+        raise packs.bad(path, f"a part of it is missing: {lost}, which another part names")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unhang import packs
@@ -29,6 +29,13 @@ def known(path: str) -> Any:
 def read(path: str) -> Any:
     """Return the document of a JSON file. Raises OSError, and as ``parsed``."""
     return parsed(path, packs.read(path).decode())
+
+
+def lacking(document: Mapping[str, Any]) -> str:
+    """Return the first digest of a statement that the facts of a fix name and do not have; empty if there is none."""
+    named = [it["outline"] for it in document["shapes"].values() if "outline" in it]
+    named += [name for block in document["blocks"].values() for name in block.split()]
+    return next((name for name in named if name not in document["kinds"] and name not in document["blocks"]), "")
 
 
 def parsed(path: str, text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
