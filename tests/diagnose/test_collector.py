@@ -264,3 +264,22 @@ def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:
     assert [collector._dump_file(str(tmp_path / name)) for name in ("secret", "link", "text", "none")] == [
         b"{}", b"", b"", b"",
     ]  # fmt: skip
+
+
+def test_py_spy_beside_torch_is_run_only_if_the_rank_has_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, other = tmp_path / "env/bin", tmp_path / "container" / str(tmp_path / "env/bin").lstrip("/")
+    for folder in (there, other, tmp_path / "7"):
+        folder.mkdir(parents=True)
+    (there / "py-spy").touch(mode=0o755)
+    maps = f"7f00-7f01 r-xp 00000000 00:00 1 {tmp_path}/env/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so\n"
+    (tmp_path / "7/maps").write_text(maps)
+    monkeypatch.setattr(collector, "_PROC", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    root = tmp_path / "7/root"
+    for top, found in (("/", str(there / "py-spy")), (str(tmp_path / "container"), None), ("/nowhere", None)):
+        root.unlink(missing_ok=True)
+        root.symlink_to(top)
+        assert collector.py_spy(7) == found

@@ -83,6 +83,13 @@ def test_other_files_are_named() -> None:
     )
 
 
+def test_the_tab_that_git_writes_behind_a_path_with_a_space_is_not_part_of_it() -> None:
+    notes = "--- a/a b.md\t\n+++ b/a b.md\t\n@@ -1 +1 @@\n-x\n+y\n--- /dev/null\n+++ b/c d.md\t\n@@ -0,0 +1 @@\n+x\n"
+    result = apply(notes + diff(BEFORE, AFTER), a_x=BEFORE)
+    assert [file.after for file in result.files] == [AFTER]
+    assert result.left == ("a b.md: it is not a Python file of verl 1.0", "c d.md: the diff adds it")
+
+
 def test_a_file_that_moved_is_the_only_one_with_the_lines() -> None:
     places = [("b/x.py", "other\n"), ("c/x.py", BEFORE)]
     result = patch.apply(diff(BEFORE, AFTER), lambda path: places, "verl 1.0")

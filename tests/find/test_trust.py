@@ -1,13 +1,14 @@
 """Whose an interpreter must be, and every folder that leads to it, so that it may be run without being named."""
 
 import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from unhang.find import environment, trust
+from unhang.find import environment, metadata, trust
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 ANN = 1001
@@ -21,14 +22,15 @@ def venv() -> Iterator[Path]:
         found = Path(top, "project", ".venv")
         site = found / "lib/python3.11/site-packages"
         site.mkdir(parents=True)
-        (site / "x.pth").write_text(f"import os\n{top}/checkout\n")
-        Path(top, "checkout").mkdir()
+        (site / "x.pth").write_text(f"import os\n{top}/checkout\nbeside\n")
+        for folder in (Path(top, "checkout"), site / "beside", site / "package", Path(top, "base/lib/python3.11")):
+            folder.mkdir(parents=True)
         (site / "mine.py").touch()
         (found / "bin").mkdir()
         Path(top, "real").touch(mode=0o755)
         (found / "bin/python3").symlink_to(Path(top, "real"))
         (found / "bin/python").symlink_to("python3")
-        (found / "pyvenv.cfg").touch()
+        (found / "pyvenv.cfg").write_text(f"Home = {top}/base/bin\n")
         (found.parent / "below").mkdir()
         yield found
 
@@ -48,7 +50,8 @@ def test_what_is_the_users_alone_may_be_run_and_the_order_of_links_does_not_matt
     [
         "", "bin", "bin/python", "bin/python3", "../../real", "lib", "lib/python3.11", "lib/python3.11/site-packages",
         "lib/python3.11/site-packages/x.pth", "lib/python3.11/site-packages/mine.py", "..", "../below", "../..",
-        "../../checkout",
+        "../../checkout", "lib/python3.11/site-packages/beside", "lib/python3.11/site-packages/package", "pyvenv.cfg",
+        "../../base", "../../base/lib/python3.11",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["given away", "open to all", "open to a group"])
@@ -70,6 +73,41 @@ def test_a_folder_as_tmp_is_fine_above_a_project_but_not_with_the_environment_in
     assert objection(venv) == ""
     venv.parent.chmod(0o1777)
     assert objection(venv) == f"everybody may write {venv.parent}"
+
+
+@pytest.mark.parametrize("path", ["", "bin", "lib/python3.11/site-packages"])
+def test_a_folder_as_tmp_is_not_fine_in_an_environment(path: str, venv: Path) -> None:
+    (venv / path).chmod(0o1777)
+    why = f"everybody may write {venv / path}"
+    assert objection(venv) == why
+    (venv.parent / "link").symlink_to(venv)
+    assert trust.objection(str(venv.parent / "link/bin/python"), str(venv.parent / "link"), None) == why
+
+
+def test_the_packages_of_the_base_count_where_the_environment_has_them(venv: Path) -> None:
+    packages = venv.parents[1] / "base/lib/python3.11/site-packages"
+    packages.mkdir(mode=0o777)
+    packages.chmod(0o777)
+    assert objection(venv) == ""
+    with (venv / "pyvenv.cfg").open("a") as settings:
+        settings.write("include-system-site-packages = True\n")
+    metadata.read.cache_clear()
+    assert objection(venv) == f"everybody may write {packages}"
+
+
+def test_an_access_control_list_may_name_others_in_the_place_of_the_users_own_group(venv: Path) -> None:
+    rights = [(1, 7, -1), (2, 7, ANN), (4, 5, -1), (16, 7, -1), (32, 5, -1)]  # user, user ann, group, mask, others
+    text = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *it) for it in rights)
+    try:
+        os.setxattr(venv, "system.posix_acl_access", text)
+    except OSError as error:
+        pytest.skip(f"no such lists here: {error.strerror}")
+    assert objection(venv) == f"{venv} has an access control list, which may let others write"
+
+
+def test_a_name_that_no_file_can_have_is_an_objection(venv: Path) -> None:
+    (venv / "lib/python3.11/site-packages/x.pth").write_text("/a\0b\n")
+    assert objection(venv) == "/a\0b: embedded null byte"
 
 
 def test_a_group_of_the_users_own_is_nobody_else(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

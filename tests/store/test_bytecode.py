@@ -208,6 +208,20 @@ def test_files_that_are_not_bytecode_are_not_compiled_again(source: Path) -> Non
     assert os.listdir(cache) == [f"mod.{TAG}.opt-2.pyc"]  # a folder, which no import reads
 
 
+def test_bytecode_of_another_source_behind_a_link_gets_no_code_of_this_one(source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    pyc = compiled(source, "unchecked-hash")
+    (pyc.rename(other / pyc.name).parent / "beside").touch()
+    (tmp_path / "__pycache__").rmdir()
+    (tmp_path / "__pycache__").symlink_to(other)
+    before = bytecode.survey([str(source)])
+    rewrite(source)
+    bytecode.recompile(sys.executable, before)
+    assert [path.name for path in other.iterdir()] == ["beside"]
+    assert value(source) == "2"
+
+
 def test_no_code_of_the_environment_runs(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter that compiles imports nothing from the working directory or PYTHONPATH."""
     compiled(source)

@@ -189,3 +189,12 @@ def test_every_file_of_facts_is_read_whole(acme: Path, site: Path) -> None:
             ran = cli.called_with_all("check", "--target", site, "--fix", ID, "--pack", acme)
             assert refused(ran, acme), (at, end, ran)
             assert str(path) in ran.err
+
+
+def test_facts_of_releases_of_an_upstream_that_they_do_not_name_are_refused(acme: Path) -> None:
+    path = acme / "compat" / "data" / f"{ID}.json"
+    facts = json.loads(path.read_text())
+    facts["targets"] = {"other": next(iter(facts["targets"].values()))}
+    path.write_text(json.dumps(facts))
+    ran = cli.called_with_all("matrix", "--fix", ID, "--pack", acme)
+    assert refused(ran, acme), ran

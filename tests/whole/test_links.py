@@ -283,6 +283,25 @@ def test_what_a_link_leads_to_now_is_not_what_it_led_to(site: Path, tmp_path: Pa
         (site / ENGINE).symlink_to(shared)
 
 
+def test_what_is_kept_of_a_link_is_the_link_and_no_copy_of_what_it_leads_to(site: Path, tmp_path: Path) -> None:
+    """Else root would give the owner of an environment a copy of any file that a link there names."""
+    original = (site / ENGINE).read_bytes()
+    cli.applied("--target", site)
+    secret = tmp_path / "secret"
+    secret.write_text("# unhang mtp-cp-deadlock: only for me\n")
+    secret.chmod(0o600)
+    (site / ENGINE).unlink()
+    (site / ENGINE).symlink_to(secret)
+    assert cli.called("revert", "--target", site, "--force").code == 0
+    assert ((site / ENGINE).is_symlink(), (site / ENGINE).read_bytes()) == (False, original)
+    assert os.readlink(site / f"{ENGINE}.unhang-kept") == str(secret)
+    assert not [
+        path
+        for path in site.rglob("*")
+        if not path.is_symlink() and path.is_file() and b"only for me" in path.read_bytes()
+    ]
+
+
 def test_one_fix_of_a_linked_file_is_taken_back(tmp_path: Path) -> None:
     """The file stays ours until its last fix goes."""
     site = cli.unpack_targets(tmp_path / "site", ("ms-swift", "4.6.0"))

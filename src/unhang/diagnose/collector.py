@@ -264,7 +264,9 @@ def py_spy(pid: int = 0) -> str | None:
             torch = re.search(
                 r" (/\S+)/lib(?:64)?/python3[.\d]*/\S+/libtorch", os.fsdecode(_read(f"{_PROC}/{pid}/maps"))
             )
-            places.append(torch and f"{torch[1]}/bin")
+            # in a container, others may have files here that have its names
+            if torch and os.path.samefile(f"{_PROC}/{pid}/root{torch[1]}/bin", f"{torch[1]}/bin"):
+                places.append(f"{torch[1]}/bin")
     return next((path for place in places if place and (path := shutil.which("py-spy", path=place))), None)
 
 

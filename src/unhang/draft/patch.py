@@ -19,6 +19,8 @@ _ESCAPES = {
     b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r", b'"': b'"', b"\\": b"\\",
 }  # fmt: skip
 """How git writes these characters into a path in quotes, after a backslash."""
+_TABS = re.compile(r"^(--- [^\t\n]+)\t?(\n\+\+\+ [^\t\n]+)\t?(?=\n@@ )", re.MULTILINE)
+"""A header with the tabs that git writes behind paths with a space, and unidiff cannot read."""
 
 
 class Change(NamedTuple):
@@ -156,7 +158,7 @@ def _parsed(text: str) -> Sequence[PatchedFile]:
     from unidiff.patch import PatchSet
 
     try:
-        found: Sequence[PatchedFile] = PatchSet(text)
+        found: Sequence[PatchedFile] = PatchSet(_TABS.sub(r"\1\2", text))
     except (UnidiffParseError, ValueError) as error:  # ValueError: a line number of thousands of digits
         raise UnhangError("bad-patch", f"this is not a unified diff: {error}", hint="`git diff` writes one") from error
     if not any(len(file) for file in found):

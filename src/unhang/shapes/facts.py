@@ -32,10 +32,12 @@ def read(path: str) -> Any:
 
 
 def lacking(document: Mapping[str, Any]) -> str:
-    """Return the first digest of a statement that the facts of a fix name and do not have; empty if there is none."""
+    """Return the first statement or upstream that the facts of a fix name and do not have; empty if there is none."""
     named = [it["outline"] for it in document["shapes"].values() if "outline" in it]
     named += [name for block in document["blocks"].values() for name in block.split()]
-    return next((name for name in named if name not in document["kinds"] and name not in document["blocks"]), "")
+    lost = [name for name in named if name not in document["kinds"] and name not in document["blocks"]]
+    lost += [upstream for name in document["releases"] if (upstream := name.split(" ")[0]) not in document["targets"]]
+    return lost[0] if lost else ""
 
 
 def parsed(path: str, text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

@@ -46,13 +46,14 @@ class Compiled(NamedTuple):
 def survey(sources: Iterable[str], caches: Caches = NO_CACHES) -> tuple[Compiled, ...]:
     """Return the bytecode of these sources; call it before `transaction.commit`, which deletes it.
 
-    Leaves out pytest's, and what cannot be read. Only reads, raises nothing.
+    Leaves out pytest's, what cannot be read, and what is behind a link in the place of a `__pycache__`: that may be
+    the bytecode of another source, which is to get no code of this one. Only reads, raises nothing.
     """
     found = []
     for source in sources:
         for pyc in pycs(source, caches):
             mode = _mode(pyc.path)
-            if mode and not pyc.is_pytests:
+            if mode and not pyc.is_pytests and not os.path.islink(os.path.dirname(pyc.path)):
                 found.append(Compiled(source, pyc.path, mode, pyc.optimize, pyc.tag))
     return tuple(found)
 

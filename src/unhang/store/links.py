@@ -34,6 +34,14 @@ def read(path: str) -> bytes | None:
         return file.read(_TOO_LARGE)
 
 
+def itself(path: str, data: bytes) -> Content:
+    """Return what is at a path: a link, else the file with these bytes.
+
+    A copy of what a link leads to might show somebody what only we may read.
+    """
+    return Link(os.readlink(path)) if os.path.islink(path) else data
+
+
 def read_record(path: str) -> bytes | None:
     """Return the bytes of a RECORD as ``read``. Raises UnhangError ``unreadable``."""
     try:

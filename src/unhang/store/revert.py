@@ -14,6 +14,7 @@ from unhang.judge.observe import below_package, placed
 from unhang.records import Request, Search
 from unhang.shapes import catalog
 from unhang.store import disk, links, pristine, receipt, state, untrusted, write
+from unhang.store.disk import Content
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
 from unhang.store.remains import Remains, living, look, put_back, signed
 from unhang.store.roots import locked
@@ -35,7 +36,7 @@ class Revert(NamedTuple):
     notes: tuple[str, ...]
     asleep: tuple[str, ...]
     """The files that have none of our rewrites now, and are not as they were either: their originals stay."""
-    copies: tuple[tuple[str, bytes], ...]
+    copies: tuple[tuple[str, Content], ...]
     """The files to make: the user's edited versions of files that are reverted anyway."""
     links: Mapping[str, str] = {}
     """The links to put back, as the receipt has them."""
@@ -63,7 +64,7 @@ class _FileRevert(NamedTuple):
     refused: UnhangError | None = None
     note: str = ""
     asleep: str | None = None
-    copy: tuple[str, bytes] | None = None
+    copy: tuple[str, Content] | None = None
 
 
 def has_state(search: Search) -> bool:
@@ -217,7 +218,7 @@ def _plan_file(entries: tuple[Entry, ...], request: Request, force: bool) -> _Fi
     asleep = entry.path if remaining and not kept else None
     note, copy = "", None
     if edited:
-        copy = (_free_name(entry.path), now)
+        copy = (_free_name(entry.path), links.itself(entry.path, now))
         note = f"{entry.path} was edited since it was patched; your version is kept as {copy[0]}"
     elif not live.whole and sha256(after) != entry.pristine:
         note = f"{entry.path} was edited elsewhere since it was patched: that edit stays"
