@@ -233,7 +233,7 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
         values = parameters.of(target.parameters)
         here = binding.statements(tree, target.function)
         is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
-        if is_one and (lines := rebound.lines(tree, data, target.function)):  # several are its shape
+        if is_one and (lines := rebound.lines(tree, target.function)):  # several are its shape
             return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
         found = binding.of(tree, target, values)
         if target.beside is None and not here and not _took_out(target, data):
@@ -268,7 +268,7 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
     if not found:
         return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
-    if again := rebound.again(tree, data, function):
+    if again := rebound.again(tree, function):
         return _again(path, data, sha256, again)
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
 

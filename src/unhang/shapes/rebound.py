@@ -44,8 +44,12 @@ HARMLESS = DECORATORS | frozenset(
     "unittest.mock.MagicMock warnings.filterwarnings warnings.simplefilter warnings.warn zip".split()
 )
 """What a file may call when it is imported: it changes nothing of the file's own, whatever it is given."""
+_RUNS_NOTHING = frozenset({"super", "typing.NewType", "typing.TypeVar"})
+"""What calls nothing of the classes that it is given."""
 
 _AT_DEFINITION = frozenset({"__init_subclass__", "__class_getitem__", "__set_name__"})
+_OF_ENUM = re.compile(r"_\w+_")
+"""An enumeration makes its members while it is defined, by ``__init__``, ``_generate_next_value_`` and the like."""
 _ON_USE = frozenset({"__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"})
 _DUNDER = re.compile(r"__\w+__")
 _Origin = str | ast.stmt
@@ -66,12 +70,9 @@ class Again(NamedTuple):
     lines: tuple[int, ...]
 
 
-def again(tree: ast.Module, data: bytes, qualified: str) -> Again | None:
-    """Return where a file binds, or may bind, the name of a function that it defines once; None if it does not.
-
-    ``data`` are the bytes of ``tree``.
-    """
-    if bound := lines(tree, data, qualified):
+def again(tree: ast.Module, qualified: str) -> Again | None:
+    """Return where a file binds, or may bind, the name of a function that it defines once; None if it does not."""
+    if bound := lines(tree, qualified):
         return Again(REBOUND, bound)
     path = qualified.split(".")
     unknown = {line for line, reached in _reached(tree) if reached is None or reached in path}
@@ -79,13 +80,9 @@ def again(tree: ast.Module, data: bytes, qualified: str) -> Again | None:
     return Again(UNKNOWN, tuple(sorted(unknown))) if unknown else None
 
 
-def lines(tree: ast.Module, data: bytes, qualified: str) -> tuple[int, ...]:
-    """Return the lines that bind the name again, as far as they say so. Arguments are those of ``again``."""
-    path = qualified.split(".")
-    bound = set(_after(tree.body, path))
-    name = path[-1]
-    if re.search(rf"\b(?:setattr|globals)\b|\bglobal\b.*\b{path[0]}\b|\.\s*{name}\b(?![ \t]*\()".encode(), data):
-        bound.update(_from_anywhere(tree, qualified))  # a search is cheaper than the walk
+def lines(tree: ast.Module, qualified: str) -> tuple[int, ...]:
+    """Return the lines that bind the name again, as far as they say so."""
+    bound = {*_after(tree.body, qualified.split(".")), *_from_anywhere(tree, qualified)}
     return tuple(sorted(bound))
 
 
@@ -253,11 +250,13 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 
 
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
-    """Yield the lines of a class that have its method's name as a text, for ``setattr``, or store to `__class__`."""
+    """Yield the lines of a class that give its method's name to a call, or store to `__class__` and the like."""
     for node in ast.walk(owner):
         is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
         if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
             yield node.lineno
+        elif isinstance(node, ast.keyword) and node.arg == name:  # of `self.__dict__.update`
+            yield node.value.lineno
 
 
 def _in_blocks(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
@@ -290,6 +289,9 @@ class _Import:
         stars = (it.lineno for it in tree.body if isinstance(it, ast.ImportFrom) and _is_foreign_star(it))
         self._strange_after = min(stars, default=sys.maxsize)
         self._block(tree.body, self._scope)
+        for one in shape.statements(tree.body):
+            if isinstance(one, _FUNCTIONS) and one.name == "__getattr__":  # an import from a module asks it for a path
+                self._function(one, self._scope, 1)
 
     def _block(self, body: Sequence[ast.stmt], scope: _Scope, depth: int = 1) -> None:
         for node in shape.statements(body):
@@ -297,11 +299,22 @@ class _Import:
             if isinstance(node, ast.ClassDef):
                 inner = ChainMap(dict(_names(node.body)), scope)  # type: ignore[arg-type]
                 self._block(node.body, inner)
+                is_enum = self._is_enum(node, scope)
                 for one in node.body:
-                    if isinstance(one, _FUNCTIONS) and one.name in _AT_DEFINITION:
-                        self._function(one, scope, 1)
+                    if isinstance(one, _FUNCTIONS):
+                        if one.name in _AT_DEFINITION or (is_enum and _OF_ENUM.fullmatch(one.name)):
+                            self._function(one, scope, 1)
             elif isinstance(node, _FUNCTIONS) and depth > 1:  # what a call returns is called
                 self._function(node, scope, depth - 1)
+
+    def _is_enum(self, node: ast.ClassDef, scope: _Scope) -> bool:
+        for origin in (it for base in node.bases for it in self._origins(base, scope)):
+            if isinstance(origin, ast.ClassDef):
+                if origin is not node and self._is_enum(origin, scope):
+                    return True
+            elif isinstance(origin, str) and origin.startswith("enum."):
+                return True
+        return False
 
     def _statement(self, node: ast.stmt, scope: _Scope) -> None:
         """Judge what one statement itself does, without those nested in it."""
@@ -322,8 +335,9 @@ class _Import:
         for one in own:
             if isinstance(one, ast.Call):
                 self._call(one.func, scope, one, HARMLESS, 1)
-                for given in (*one.args, *(it.value for it in one.keywords)):
-                    self._given(given, scope)
+                if not set(map(str, self._origins(one.func, scope))) <= _RUNS_NOTHING:
+                    for given in (*one.args, *(it.value for it in one.keywords)):
+                        self._given(given, scope)
             elif isinstance(one, ast.Name) and one.id == "__builtins__":
                 self.found.add((one.lineno, None))
             elif isinstance(one, ast.Global):  # of a function that runs
@@ -331,6 +345,11 @@ class _Import:
                     self._scope.setdefault(name, []).append(_STRANGE)
             elif isinstance(one, (ast.Attribute, ast.Subscript)) and _is_stored(one):
                 self._store(one, scope)
+            elif isinstance(one, ast.AugAssign) and isinstance(one.op, ast.BitOr):  # it may be a module's dictionary
+                if not self._is_own_container(one.target, scope):
+                    self.found.add((one.lineno, None))
+            elif isinstance(one, ast.Raise) and one.exc is not None:
+                self._given(one.exc, scope)
             if any(self._is_foreign(it, scope) for it in _operands(one)):
                 self.found.add((node.lineno, None))
 
@@ -358,12 +377,18 @@ class _Import:
         if is_strange or self._is_foreign(named, scope):
             self.found.add((node.lineno, None))
 
-    def _given(self, node: ast.expr, scope: _Scope) -> None:
-        """Judge the functions of the file that a call is given: it may call them."""
-        for one in ast.walk(node):
-            for origin in self._origins(one, scope) if isinstance(one, ast.Name) else ():
-                if isinstance(origin, _FUNCTIONS):
-                    self._function(origin, scope, 1)
+    def _given(self, node: ast.expr, scope: _Scope, seen: frozenset[str] = frozenset()) -> None:
+        """Judge the functions and classes of the file that a call is given, also in a variable: it may call them."""
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - seen
+        for bound in (it for name in names for it in scope.get(name, ())):
+            if isinstance(bound, _FUNCTIONS):
+                self._function(bound, scope, 1)
+            elif isinstance(bound, ast.ClassDef):
+                for one in shape.statements(bound.body):
+                    if isinstance(one, _FUNCTIONS):
+                        self._function(one, scope, 1)
+            elif isinstance(bound, ast.expr):
+                self._given(bound, scope, seen | names)
 
     def _is_foreign(self, node: ast.AST, scope: _Scope) -> bool:
         """Return whether an expression is an object of a module that upstreams' releases do not operate on."""
@@ -516,6 +541,8 @@ def _bound_to(node: ast.stmt, name: str) -> ast.AST | str:
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
         return node.value
     if isinstance(node, ast.Assign) and all(isinstance(it, ast.Name) for it in node.targets):
+        return node.value
+    if isinstance(node, ast.AugAssign) and isinstance(node.value, _DISPLAYS):
         return node.value
     return _STRANGE
 
