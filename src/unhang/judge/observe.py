@@ -273,6 +273,22 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
 
 
+def depended(target: Target, seen: Observation, there: Observation) -> Observation:
+    """Return what is seen of the function that a target depends on: a problem if the target's file has another one.
+
+    ``seen`` is the target, ``there`` the other function in its own file.
+    """
+    from unhang.shapes import rebound
+
+    other = target.depends_on
+    if seen.on_record or seen.data is None or other is None or other.file == target.file:
+        return there
+    if not (bound := rebound.elsewhere(_tree(seen.data), other.function.partition(".")[0], other.file)):
+        return there
+    detail = f"on line {', '.join(map(str, bound))} of {target.file}"
+    return there._replace(shape=None, on_record=False, problem=rebound.REBOUND, detail=detail)
+
+
 @lru_cache(4)
 def _tree(data: bytes) -> ast.Module:
     """Return the AST of a file, which nobody changes: several functions are in one file."""

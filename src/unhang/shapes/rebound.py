@@ -136,6 +136,24 @@ def instead(tree: ast.Module, qualified: str) -> str:
     return f"may bind its name on line {', '.join(map(str, lines))}" if lines else ""
 
 
+def elsewhere(tree: ast.Module, name: str, file: str) -> tuple[int, ...]:
+    """Return the lines that bind a name of another file otherwise than by an import from there or a package above."""
+    module = file.removesuffix(".py").replace("/", ".")
+    found = []
+    for node in shape.statements(tree.body):
+        if name in _bound(node):
+            aliases = node.names if isinstance(node, ast.ImportFrom) else []
+            is_own = any(it.name == name and it.asname in (None, name) for it in aliases)
+            if not is_own or not _is_above(node, module):
+                found.append(node.lineno)
+    return tuple(found)
+
+
+def _is_above(node: ast.stmt, module: str) -> bool:
+    """Return whether an import is from this module, or from a package above it; a relative one is taken for that."""
+    return isinstance(node, ast.ImportFrom) and (node.level > 0 or f"{module}.".startswith(f"{node.module}."))
+
+
 def inherited(tree: ast.Module, qualified: str) -> str:
     """Return the base class, in the file, that a class has a method from, and the line; empty if there is none."""
     owner, _, name = qualified.rpartition(".")
