@@ -132,6 +132,7 @@ def test_what_binds_the_name_again(code: str, name: str, lines: tuple[int, ...])
         "class X(Exception):\n    def __init__(self): acme.patch()\ntry:\n    raise X\nexcept X: pass",
         "from enum import Enum\nclass X(Enum):\n    A = 1\n    def __init__(self, v): acme.patch()",
         "import enum\nclass X(enum.Enum): 1\nclass Y(X):\n    def _generate_next_value_(*a): acme.y()\n    A = 1",
+        "import enum\nclass X:\n    def __init__(self, v): acme.y()\nclass Y(X, enum.Enum):\n    A = 1",
         "def __getattr__(name): acme.patch()",
         # higher-order functions, methods and texts are harmless for what they are given
         "sorted(['f = 1'], key=exec)",

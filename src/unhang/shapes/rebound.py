@@ -348,11 +348,11 @@ class _Import:
             if isinstance(node, ast.ClassDef):
                 inner = ChainMap(dict(_names(node.body)), scope)  # type: ignore[arg-type]
                 self._block(node.body, inner)
-                is_enum = self._is_enum(node, scope)
                 for one in node.body:
-                    if isinstance(one, _FUNCTIONS):
-                        if one.name in _AT_DEFINITION or (is_enum and _OF_ENUM.fullmatch(one.name)):
-                            self._function(one, scope, 1)
+                    if isinstance(one, _FUNCTIONS) and one.name in _AT_DEFINITION:
+                        self._function(one, scope, 1)
+                if self._is_enum(node, scope):
+                    self._members(node, scope)
             elif isinstance(node, _FUNCTIONS) and depth > 1:  # what a call returns is called
                 self._function(node, scope, depth - 1)
 
@@ -370,6 +370,15 @@ class _Import:
             elif isinstance(origin, str) and origin.startswith("enum."):
                 return True
         return False
+
+    def _members(self, node: ast.ClassDef, scope: _Scope) -> None:
+        """Judge what makes the members of an enumeration, which its bases may have."""
+        for one in node.body:
+            if isinstance(one, _FUNCTIONS) and _OF_ENUM.fullmatch(one.name):
+                self._function(one, scope, 1)
+        for origin in (it for base in node.bases for it in self._origins(base, scope)):
+            if isinstance(origin, ast.ClassDef) and origin is not node:
+                self._members(origin, scope)
 
     def _statement(self, node: ast.stmt, scope: _Scope) -> None:
         """Judge what one statement itself does, without those nested in it."""
