@@ -13,7 +13,7 @@ SINCE = "if HAVE_TE and is_te_min_version('1.9.0.dev0'):"
 
 
 def again(code: str, name: str) -> tuple[str, tuple[int, ...]] | None:
-    found = rebound.again(ast.parse(code), code.encode(), name)
+    found = rebound.again(ast.parse(code), name)
     return found and (found.code, found.lines)
 
 
@@ -41,6 +41,9 @@ def again(code: str, name: str) -> tuple[str, tuple[int, ...]] | None:
         (FUNCTION + "import sys\nsetattr(sys.modules[__name__], 'f', x)\nsys.modules[__name__].f = x\n", "f", (3, 4)),
         (FUNCTION + "def patch():\n    global x, f\n    f = wrap(f)\nglobals()['f'] = x\n", "f", (3, 5)),
         (FUNCTION + "class X:\n    global f\n    f = x\n", "f", (3,)),
+        # however it is spelt
+        (FUNCTION + "class X:\n    global x, \\\n        f\n    f = x\n", "f", (3,)),
+        (METHOD + "C.\\\nf = wrap\n(C. # c\nf) = C.\N{FULLWIDTH LATIN SMALL LETTER F} = wrap\n", "C.f", (3, 5, 6)),
         # of two arms, one above the definition may be the one that runs
         ("try:\n    from fast import f\nexcept ImportError:\n    def f(): pass\n", "f", (2,)),
         ("if x:\n    def f(): pass\nelse:\n    f = g\n", "f", (4,)),
@@ -76,6 +79,9 @@ def test_what_binds_the_name_again(code: str, name: str, lines: tuple[int, ...])
         "import sys\nme = sys.modules[__name__]\nme.f = x",
         "import sys\nsys.modules[__name__].__dict__ |= {'f': x}",
         "import sys\nd = sys.modules\nd['m'] = x",
+        "import sys\nd = sys.modules[__name__].__dict__\nd |= {'f': x}",
+        "def g(): pass\nd = {'g': g.__globals__}['g']\nd |= {'f': x}",
+        "class X:\n    def __init__(self):\n        self.d = print.__self__.__dict__\n        self.d |= {}\nX()",
         "import builtins\nbuiltins.__build_class__ = x",
         "import functools\nfunctools.partial(setattr, C, 'f', x)()",
         "import functools\nfunctools.reduce(x, [1])",
@@ -118,6 +124,31 @@ def test_what_binds_the_name_again(code: str, name: str, lines: tuple[int, ...])
         "for print in [acme.patch]: print()",
         "def _patch():\n    global print\n    from acme import print\n_patch()\nprint()",
         "from collections import defaultdict\ndef _patch(): acme.patch()\ndefaultdict(_patch)[0]",
+        # what a call is given may be called, also by way of a variable or a method
+        "from collections import defaultdict\nclass X:\n    def __init__(self): acme.patch()\ndefaultdict(X)[0]",
+        "from collections import defaultdict\nclass X:\n    def go(): acme.patch()\ndefaultdict(X.go)[0]",
+        "from collections import defaultdict\ndef _p(): acme.patch()\nps = [_p]\ndefaultdict(ps[0])[0]",
+        "class X:\n    def write(self, s): acme.patch()\nout = X()\nprint(file=out)",
+        "class X(Exception):\n    def __init__(self): acme.patch()\ntry:\n    raise X\nexcept X: pass",
+        "from enum import Enum\nclass X(Enum):\n    A = 1\n    def __init__(self, v): acme.patch()",
+        "import enum\nclass X(enum.Enum): 1\nclass Y(X):\n    def _generate_next_value_(*a): acme.y()\n    A = 1",
+        "import enum\nclass X:\n    def __init__(self, v): acme.y()\nclass Y(X, enum.Enum):\n    A = 1",
+        "def __getattr__(name): acme.patch()",
+        # higher-order functions, methods and texts are harmless for what they are given
+        "sorted(['f = 1'], key=exec)",
+        "sorted(['f = 1'], **{'key': exec})",
+        "x = [2, 1]\nx.sort(key=exec)",
+        "def g(v): acme.patch()\nmax([1], key=g)",
+        "import re\ndef g(m): acme.patch()\nre.compile('x').sub(g, 'x')",
+        "class X:\n    def __version__(): acme.patch()\nX.__version__()",
+        "class X:\n    def join(self): acme.patch()\nx = X()\nx.join()",
+        "import acme as math\nmath.log()",
+        "import acme\nacme.f = None",
+        "import acme\nacme.__version__.patch(C)",
+        "import os\nos.getenv('x', C.__dict__).update(f=1)",
+        "import torch\ntorch.no_grad = print",
+        "if __name__ == '__main__':\n    pass\nelse:\n    acme.patch()",
+        "__name__ = '__main__'\nif __name__ == '__main__':\n    acme.patch()",
         "raise acme.patch()",
         "if acme.patch(): pass",
         "x: acme.patch() = 1",
@@ -164,6 +195,7 @@ def test_what_nobody_can_tell(code: str, defined: str, name: str) -> None:
         (METHOD + "    __getattribute__ = acme\n    def __new__(cls): pass\n", "C.f", (3, 4)),
         (METHOD + "    def g(self):\n        self.__dict__['f'] = x\n        self.__class__ = D\n", "C.f", (4, 5)),
         (METHOD + "    def g(self): setattr(self, 'f', x)\n", "C.f", (3,)),
+        (METHOD + "    def g(self): self.__dict__.update(f=x)\n", "C.f", (3,)),
         ("def deco(g): return x\n@deco\n" + FUNCTION, "f", (2,)),
         ("def staticmethod(g): return x\nclass C:\n    @staticmethod\n    def f(): pass\n", "C.f", (3,)),
         ("from torch import no_grad\nfrom acme import *\n@no_grad()\n" + FUNCTION, "f", (3,)),
@@ -185,6 +217,17 @@ def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tup
         (VERSIONS + f"{SINCE}\n    def f(): pass\nelse:\n    f = None\n", "f"),
         (METHOD + "class D: pass\nD.f = print\n", "C.f"),
         (METHOD + "def patch():\n    acme.install()\n", "C.f"),
+        (METHOD + "    def g(self): acme.y()\nfrom typing import TypeVar\nT = TypeVar('T', bound=C)\n", "C.f"),
+        # what people add to a fork
+        (FUNCTION + "import os\nx = os.getenv('X', '0').lower() in ('1', 'true')\ny = ', '.join(sorted({'a'}))\n", "f"),
+        (FUNCTION + "__all__ = ['f']\n__all__ += ['g']\n__all__.extend(['h'])\nd = {1: 2}\nx = d.items()\n", "f"),
+        (FUNCTION + "import os, sys\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))\n", "f"),
+        (FUNCTION + "import logging\nl = logging.getLogger('x')\nl.addHandler(logging.StreamHandler())\n", "f"),
+        (FUNCTION + "import transformers as t\nx = tuple(int(v) for v in t.__version__.split('.')[:2])\n", "f"),
+        (FUNCTION + "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n@torch.autocast('cuda')\ndef g(): 1\n",
+         "f"),
+        (FUNCTION + "if __name__ == '__main__':\n    acme.main()\n", "f"),
+        (FUNCTION + "from verl.trainer.ppo.core_algos import register_policy_loss as r\n@r('x')\ndef g(): pass\n", "f"),
         # what releases do
         (FUNCTION + "import logging as log\nlogger = log.getLogger()\nlogger.setLevel(1)\n", "f"),
         (FUNCTION + "import acme, torch\nx: torch.Tensor | None = acme.y\nclass X(torch.nn.Module): pass\n", "f"),
@@ -193,7 +236,8 @@ def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tup
         (FUNCTION + "from .utils import deprecated\n@deprecated(version='1')\ndef g(): pass\n", "f"),
         (FUNCTION + "from verl.utils.profiler import P\nclass D:\n    @P.annotate('x')\n    def g(self): pass\n", "f"),
         (FUNCTION + "try:\n    import te\nexcept ImportError:\n    raise ImportError('no')\nimport os\n", "f"),
-        (FUNCTION + "import os\nos.environ['x'] = 'y'\nR = {}\nR['f'] = f\n", "f"),
+        (FUNCTION + "import os\nos.environ['x'] = 'y'\nR = {}\nR['f'] = f\nR |= {1: 2}\n", "f"),
+        (FUNCTION + "from enum import Enum\nclass X(Enum):\n    A = 1\n    def make(s): acme.y(s)\n", "f"),
         (FUNCTION + "R = {}\ndef reg(n):\n    def deco(g):\n        R[n] = g\n        return g\n    return deco\n"
          "@reg('x')\ndef g(): pass\n", "f"),
         (FUNCTION + "class X:\n    def __init__(self): self.y = 1\n    def __exit__(self): acme()\nx = X()\n", "f"),

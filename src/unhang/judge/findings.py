@@ -29,7 +29,7 @@ from unhang.judge.decide import (
     lacking,
     on_record,
 )
-from unhang.judge.observe import Observation, Read, contents, observe, package_of, resolver
+from unhang.judge.observe import Observation, Read, contents, depended, observe, package_of, resolver
 from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
@@ -257,7 +257,7 @@ def decided(installation: Installation, target: Target, past: Past | None, seen:
     if target.depends_on is None or seen.shape is None:
         return found
     is_ours = past is not None and past.after == seen.shape
-    both = seen, look(installation, target.depends_on)
+    both = seen, depended(target, seen, look(installation, target.depends_on))
     return depending(found, target, installation, both, table, releases, past if is_ours else None)
 
 

@@ -233,7 +233,7 @@ def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping
         values = parameters.of(target.parameters)
         here = binding.statements(tree, target.function)
         is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
-        if is_one and (lines := rebound.lines(tree, data, target.function)):  # several are its shape
+        if is_one and (lines := rebound.lines(tree, target.function)):  # several are its shape
             return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
         found = binding.of(tree, target, values)
         if target.beside is None and not here and not _took_out(target, data):
@@ -268,9 +268,25 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
         return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
     if not found:
         return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
-    if again := rebound.again(tree, data, function):
+    if again := rebound.again(tree, function):
         return _again(path, data, sha256, again)
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
+
+
+def depended(target: Target, seen: Observation, there: Observation) -> Observation:
+    """Return what is seen of the function that a target depends on: a problem if the target's file has another one.
+
+    ``seen`` is the target, ``there`` the other function in its own file.
+    """
+    from unhang.shapes import rebound
+
+    other = target.depends_on
+    if seen.on_record or seen.data is None or other is None or other.file == target.file:
+        return there
+    if not (bound := rebound.elsewhere(_tree(seen.data), other.function.partition(".")[0], other.file)):
+        return there
+    detail = f"on line {', '.join(map(str, bound))} of {target.file}"
+    return there._replace(shape=None, on_record=False, problem=rebound.REBOUND, detail=detail)
 
 
 @lru_cache(4)

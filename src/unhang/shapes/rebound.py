@@ -22,30 +22,64 @@ from unhang.shapes import shape
 REBOUND, UNKNOWN = "rebound", "rebound-unknown"
 """Something else is bound to the name; or there is code of which nobody can tell."""
 
-OF_CLASSES = frozenset("dataclasses.dataclass enum.unique ray.remote typing.final typing.runtime_checkable".split())
-DECORATORS = OF_CLASSES | frozenset(
-    "abc.abstractmethod classmethod contextlib.contextmanager functools.cache functools.lru_cache functools.wraps "
-    "property staticmethod torch.compile torch.inference_mode torch.jit.script torch.no_grad triton.jit "
-    "typing.overload typing.override typing_extensions.override".split()
+OF_CLASSES = frozenset(
+    "dataclasses.dataclass enum.unique functools.total_ordering ray.remote typing.final "
+    "typing.runtime_checkable".split()
 )
-MODULES = frozenset("numpy omegaconf torch transformer_engine".split())
+DECORATORS = OF_CLASSES | frozenset(
+    "abc.abstractmethod classmethod contextlib.contextmanager functools.cache functools.cached_property "
+    "functools.lru_cache functools.wraps property staticmethod torch._dynamo.disable torch.amp.autocast "
+    "torch.amp.custom_bwd torch.amp.custom_fwd torch.autocast torch.autograd.function.once_differentiable "
+    "torch.autograd.profiler.record_function torch.compile torch.compiler.disable torch.cuda.amp.custom_bwd "
+    "torch.cuda.amp.custom_fwd torch.cuda.nvtx.range torch.inference_mode torch.jit.export torch.jit.ignore "
+    "torch.jit.script torch.jit.unused torch.library.custom_op torch.no_grad torch.profiler.record_function "
+    "triton.autotune triton.heuristics triton.jit typing.overload typing.override typing_extensions.deprecated "
+    "typing_extensions.override warnings.deprecated".split()
+)
+MODULES = frozenset(
+    "flash_attn jaxtyping numpy omegaconf peft ray tensordict torch transformer_engine transformers triton "
+    "typing_extensions".split()
+)
 """Beside the standard library's and upstreams' own, the modules whose objects a file may operate on or derive from."""
 HARMLESS = DECORATORS | frozenset(
-    "abc.ABCMeta bool callable collections.OrderedDict collections.defaultdict collections.namedtuple "
-    "dataclasses.field dict enum.EnumMeta enum.auto float frozenset getattr hasattr importlib.metadata.version "
-    "importlib.util.find_spec inspect.signature int isinstance issubclass itertools.count len list "
-    "logging.basicConfig logging.getLogger logging.getLogger().debug logging.getLogger().info "
-    "logging.getLogger().setLevel logging.getLogger().warning object operator.attrgetter os.environ.get "
-    "os.getenv packaging.version.Version packaging.version.parse pathlib.Path "
-    "pkg_resources.extern.packaging.version.Version pkg_resources.packaging.version.Version print range re.compile "
-    "repr set str super super().__init__ super().__init_subclass__ super().__new__ threading.Lock threading.RLock "
-    "threading.local time.time "
-    "torch.cuda.is_available torch.device torch.tensor tuple type typing.NewType typing.ParamSpec typing.TypeVar "
-    "unittest.mock.MagicMock warnings.filterwarnings warnings.simplefilter warnings.warn zip".split()
+    "abc.ABCMeta abs all any bool bytes callable collections.Counter collections.defaultdict collections.deque "
+    "collections.namedtuple collections.OrderedDict contextvars.ContextVar dataclasses.field dict dict.fromkeys "
+    "enum.auto enum.EnumMeta enumerate float frozenset getattr hasattr hash importlib.import_module "
+    "importlib.metadata.version importlib.util.find_spec inspect.signature int isinstance issubclass "
+    "itertools.count len list logging.basicConfig logging.debug logging.error logging.FileHandler "
+    "logging.Formatter logging.getLogger logging.getLogger().addHandler logging.getLogger().debug "
+    "logging.getLogger().error logging.getLogger().getChild logging.getLogger().info logging.getLogger().setLevel "
+    "logging.getLogger().warning logging.getLogger().warning_once logging.info logging.LoggerAdapter "
+    "logging.NullHandler logging.StreamHandler logging.warning max min object operator.attrgetter os.cpu_count "
+    "os.environ.get os.environ.pop os.environ.setdefault os.getcwd os.getenv os.getpid packaging.version.parse "
+    "packaging.version.Version pathlib.Path pkg_resources.extern.packaging.version.Version "
+    "pkg_resources.packaging.version.Version platform.machine platform.system print range re.compile repr "
+    "reversed round set sorted str sum super super().__init__ super().__init_subclass__ super().__new__ "
+    "sys.path.append sys.path.extend sys.path.insert threading.Condition threading.Event threading.local "
+    "threading.Lock threading.RLock threading.Semaphore time.monotonic time.perf_counter time.time torch.arange "
+    "torch.cuda.current_device torch.cuda.device_count torch.cuda.get_device_capability "
+    "torch.cuda.get_device_name torch.cuda.is_available torch.device torch.distributed.get_rank "
+    "torch.distributed.get_world_size torch.distributed.is_available torch.distributed.is_initialized torch.empty "
+    "torch.finfo torch.iinfo torch.manual_seed torch.npu.is_available torch.ones torch.set_default_dtype "
+    "torch.set_float32_matmul_precision torch.tensor torch.zeros triton.Config tuple type typing.NewType "
+    "typing.ParamSpec typing.TypeVar unittest.mock.MagicMock uuid.uuid4 warnings.filterwarnings "
+    "warnings.simplefilter warnings.warn zip".split()
 )
-"""What a file may call when it is imported: it changes nothing of the file's own, whatever it is given."""
+"""What a file may call when it is imported: it changes nothing of the file's own, whatever it is given.
+
+What of the file's own it is given may be called, so it is judged too.
+"""
+_HARMLESS_MODULES = ("math.", "os.path.", "pathlib.Path", "re.compile()")
+_TEXT = "str()"
+_TEXT_METHODS = frozenset(f"{_TEXT}.{it}" for it in dir(str) if not it.startswith("_"))
+_GIVE_TEXT = frozenset({*_TEXT_METHODS, "os.environ.get", "os.getenv"})
+"""What gives a text, unless its default is something else."""
+_RUNS_NOTHING = frozenset({"super", "typing.NewType", "typing.TypeVar"})
+"""What calls nothing of the classes that it is given."""
 
 _AT_DEFINITION = frozenset({"__init_subclass__", "__class_getitem__", "__set_name__"})
+_OF_ENUM = re.compile(r"_\w+_")
+"""An enumeration makes its members while it is defined, by ``__init__``, ``_generate_next_value_`` and the like."""
 _ON_USE = frozenset({"__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"})
 _DUNDER = re.compile(r"__\w+__")
 _Origin = str | ast.stmt
@@ -54,8 +88,9 @@ _Scope = Mapping[str, Sequence["ast.AST | str"]]
 _STRANGE = "?"
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp)
-_MADE = {"collections.OrderedDict()", "collections.defaultdict()", "dict()"}
+_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+_COLLECTIONS = [f"collections.{it}" for it in ("Counter", "OrderedDict", "defaultdict", "deque")]
+_MADE = {f"{it}()" for it in (*_COLLECTIONS, "dict", "list", "set")}
 
 
 class Again(NamedTuple):
@@ -66,12 +101,9 @@ class Again(NamedTuple):
     lines: tuple[int, ...]
 
 
-def again(tree: ast.Module, data: bytes, qualified: str) -> Again | None:
-    """Return where a file binds, or may bind, the name of a function that it defines once; None if it does not.
-
-    ``data`` are the bytes of ``tree``.
-    """
-    if bound := lines(tree, data, qualified):
+def again(tree: ast.Module, qualified: str) -> Again | None:
+    """Return where a file binds, or may bind, the name of a function that it defines once; None if it does not."""
+    if bound := lines(tree, qualified):
         return Again(REBOUND, bound)
     path = qualified.split(".")
     unknown = {line for line, reached in _reached(tree) if reached is None or reached in path}
@@ -79,13 +111,9 @@ def again(tree: ast.Module, data: bytes, qualified: str) -> Again | None:
     return Again(UNKNOWN, tuple(sorted(unknown))) if unknown else None
 
 
-def lines(tree: ast.Module, data: bytes, qualified: str) -> tuple[int, ...]:
-    """Return the lines that bind the name again, as far as they say so. Arguments are those of ``again``."""
-    path = qualified.split(".")
-    bound = set(_after(tree.body, path))
-    name = path[-1]
-    if re.search(rf"\b(?:setattr|globals)\b|\bglobal\b.*\b{path[0]}\b|\.\s*{name}\b(?![ \t]*\()".encode(), data):
-        bound.update(_from_anywhere(tree, qualified))  # a search is cheaper than the walk
+def lines(tree: ast.Module, qualified: str) -> tuple[int, ...]:
+    """Return the lines that bind the name again, as far as they say so."""
+    bound = {*_after(tree.body, qualified.split(".")), *_from_anywhere(tree, qualified)}
     return tuple(sorted(bound))
 
 
@@ -106,6 +134,24 @@ def instead(tree: ast.Module, qualified: str) -> str:
         return f"its class has it from {found}"
     lines = sorted({line for line, reached in _reached(tree) if reached is None or reached in qualified.split(".")})
     return f"may bind its name on line {', '.join(map(str, lines))}" if lines else ""
+
+
+def elsewhere(tree: ast.Module, name: str, file: str) -> tuple[int, ...]:
+    """Return the lines that bind a name of another file otherwise than by an import from there or a package above."""
+    module = file.removesuffix(".py").replace("/", ".")
+    found = []
+    for node in shape.statements(tree.body):
+        if name in _bound(node):
+            aliases = node.names if isinstance(node, ast.ImportFrom) else []
+            is_own = any(it.name == name and it.asname in (None, name) for it in aliases)
+            if not is_own or not _is_above(node, module):
+                found.append(node.lineno)
+    return tuple(found)
+
+
+def _is_above(node: ast.stmt, module: str) -> bool:
+    """Return whether an import is from this module, or from a package above it; a relative one is taken for that."""
+    return isinstance(node, ast.ImportFrom) and (node.level > 0 or f"{module}.".startswith(f"{node.module}."))
 
 
 def inherited(tree: ast.Module, qualified: str) -> str:
@@ -253,11 +299,13 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 
 
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
-    """Yield the lines of a class that have its method's name as a text, for ``setattr``, or store to `__class__`."""
+    """Yield the lines of a class that give its method's name to a call, or store to `__class__` and the like."""
     for node in ast.walk(owner):
         is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
         if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
             yield node.lineno
+        elif isinstance(node, ast.keyword) and node.arg == name:  # of `self.__dict__.update`
+            yield node.value.lineno
 
 
 def _in_blocks(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
@@ -289,7 +337,10 @@ class _Import:
         self._scope = _names(tree.body)
         stars = (it.lineno for it in tree.body if isinstance(it, ast.ImportFrom) and _is_foreign_star(it))
         self._strange_after = min(stars, default=sys.maxsize)
-        self._block(tree.body, self._scope)
+        self._block([it for it in tree.body if not self._is_script(it)], self._scope)
+        for one in shape.statements(tree.body):
+            if isinstance(one, _FUNCTIONS) and one.name == "__getattr__":  # an import from a module asks it for a path
+                self._function(one, self._scope, 1)
 
     def _block(self, body: Sequence[ast.stmt], scope: _Scope, depth: int = 1) -> None:
         for node in shape.statements(body):
@@ -300,8 +351,34 @@ class _Import:
                 for one in node.body:
                     if isinstance(one, _FUNCTIONS) and one.name in _AT_DEFINITION:
                         self._function(one, scope, 1)
+                if self._is_enum(node, scope):
+                    self._members(node, scope)
             elif isinstance(node, _FUNCTIONS) and depth > 1:  # what a call returns is called
                 self._function(node, scope, depth - 1)
+
+    def _is_script(self, node: ast.stmt) -> bool:
+        """Return whether this runs in a script alone, and in no import."""
+        is_script = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+        return is_script and not getattr(node, "orelse", None) and "__name__" not in self._scope
+
+    def _is_enum(self, node: ast.ClassDef, scope: _Scope) -> bool:
+        """Return whether a class is an enumeration, also by way of another class of the file."""
+        for origin in (it for base in node.bases for it in self._origins(base, scope)):
+            if isinstance(origin, ast.ClassDef):
+                if origin is not node and self._is_enum(origin, scope):
+                    return True
+            elif isinstance(origin, str) and origin.startswith("enum."):
+                return True
+        return False
+
+    def _members(self, node: ast.ClassDef, scope: _Scope) -> None:
+        """Judge what makes the members of an enumeration, which its bases may have."""
+        for one in node.body:
+            if isinstance(one, _FUNCTIONS) and _OF_ENUM.fullmatch(one.name):
+                self._function(one, scope, 1)
+        for origin in (it for base in node.bases for it in self._origins(base, scope)):
+            if isinstance(origin, ast.ClassDef) and origin is not node:
+                self._members(origin, scope)
 
     def _statement(self, node: ast.stmt, scope: _Scope) -> None:
         """Judge what one statement itself does, without those nested in it."""
@@ -322,15 +399,24 @@ class _Import:
         for one in own:
             if isinstance(one, ast.Call):
                 self._call(one.func, scope, one, HARMLESS, 1)
-                for given in (*one.args, *(it.value for it in one.keywords)):
-                    self._given(given, scope)
+                if not set(map(str, self._origins(one.func, scope))) <= _RUNS_NOTHING:
+                    for given in (*one.args, *(it.value for it in one.keywords)):
+                        self._given(given, scope)
+                for key in (it.value for it in one.keywords if it.arg == "key"):  # what is sorted is given to it
+                    if not isinstance(key, (ast.Lambda, ast.Constant, *_DISPLAYS)):
+                        self._call(key, scope, key, HARMLESS, 1)
             elif isinstance(one, ast.Name) and one.id == "__builtins__":
                 self.found.add((one.lineno, None))
             elif isinstance(one, ast.Global):  # of a function that runs
                 for name in one.names:
                     self._scope.setdefault(name, []).append(_STRANGE)
             elif isinstance(one, (ast.Attribute, ast.Subscript)) and _is_stored(one):
-                self._store(one, scope)
+                self._store(one, scope, isinstance(getattr(node, "value", None), ast.Constant))
+            elif isinstance(one, ast.AugAssign) and isinstance(one.op, ast.BitOr):  # it may be a module's dictionary
+                if not self._is_own_container(one.target, scope):
+                    self.found.add((one.lineno, None))
+            elif isinstance(one, ast.Raise) and one.exc is not None:
+                self._given(one.exc, scope)
             if any(self._is_foreign(it, scope) for it in _operands(one)):
                 self.found.add((node.lineno, None))
 
@@ -343,6 +429,9 @@ class _Import:
 
     def _call(self, called: ast.expr, scope: _Scope, at: ast.expr, listed: frozenset[str], depth: int) -> None:
         """Note a call of what is not known to be harmless; look into what the file itself defines."""
+        if isinstance(called, ast.Attribute) and not _DUNDER.fullmatch(called.attr):
+            if isinstance(called.value, ast.Name) and self._is_own_container(called.value, scope):
+                return
         for origin in self._origins(called, scope):
             if isinstance(origin, _FUNCTIONS):
                 self._function(origin, self._scope if not isinstance(scope, ChainMap) else scope, depth)
@@ -358,12 +447,21 @@ class _Import:
         if is_strange or self._is_foreign(named, scope):
             self.found.add((node.lineno, None))
 
-    def _given(self, node: ast.expr, scope: _Scope) -> None:
-        """Judge the functions of the file that a call is given: it may call them."""
-        for one in ast.walk(node):
-            for origin in self._origins(one, scope) if isinstance(one, ast.Name) else ():
-                if isinstance(origin, _FUNCTIONS):
-                    self._function(origin, scope, 1)
+    def _given(self, node: ast.expr, scope: _Scope, seen: frozenset[str] = frozenset()) -> None:
+        """Judge the functions and classes that a call is given, also in a variable: it may call them."""
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} - seen
+        for name in names:
+            if name not in scope and callable(getattr(builtins, name, None)) and not _is_listed(name, HARMLESS):
+                self.found.add((node.lineno, None))
+        for bound in (it for name in names for it in scope.get(name, ())):
+            if isinstance(bound, _FUNCTIONS):
+                self._function(bound, scope, 1)
+            elif isinstance(bound, ast.ClassDef):
+                for one in shape.statements(bound.body):
+                    if isinstance(one, _FUNCTIONS):
+                        self._function(one, scope, 1)
+            elif isinstance(bound, ast.expr):
+                self._given(bound, scope, seen | names)
 
     def _is_foreign(self, node: ast.AST, scope: _Scope) -> bool:
         """Return whether an expression is an object of a module that upstreams' releases do not operate on."""
@@ -391,8 +489,11 @@ class _Import:
                 if isinstance(origin, ast.ClassDef) and origin is not node:
                     self._instance(origin, scope)
 
-    def _store(self, node: ast.Attribute | ast.Subscript, scope: _Scope) -> None:
-        """Note a store of an attribute, or of an item of what is no dictionary or list of the file's own."""
+    def _store(self, node: ast.Attribute | ast.Subscript, scope: _Scope, is_constant: bool) -> None:
+        """Note a store of an attribute, or of an item of what is no dictionary or list of the file's own.
+
+        A constant, such as a flag of torch, is nothing that could run.
+        """
         reached = None
         if isinstance(node, ast.Attribute):
             owners = scope.get(node.value.id, [_STRANGE]) if isinstance(node.value, ast.Name) else [_STRANGE]
@@ -402,7 +503,7 @@ class _Import:
                 origins = {str(it) for it in self._origins(node, scope)} - {_STRANGE, f"{_STRANGE}.{node.attr}"}
                 if origins and origins <= _of_upstreams()[1]:
                     return
-                reached = None if origins else node.attr
+                reached = None if origins and not is_constant else node.attr
         elif self._is_own_container(node.value, scope):
             return
         self.found.add((node.lineno, reached))
@@ -418,18 +519,26 @@ class _Import:
 
     def _origins(self, node: ast.expr, scope: _Scope, seen: frozenset[str] = frozenset()) -> list[_Origin]:
         """Return where what an expression gives may come from; ``?`` where nobody can tell."""
+        found: list[_Origin]
         if isinstance(node, ast.Call):
-            return [f"{it}()" if isinstance(it, str) else _STRANGE for it in self._origins(node.func, scope, seen)]
+            found = self._origins(node.func, scope, seen)
+            if all(isinstance(it, ast.Constant) for it in node.args[1:]) and not node.keywords:
+                found = ["str" if it in _GIVE_TEXT else it for it in found]
+            return [f"{it}()" if isinstance(it, str) else _STRANGE for it in found]
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            return [_TEXT]
         if isinstance(node, ast.Attribute):
             own = "property" if node.attr in ("setter", "getter", "deleter") else _STRANGE
-            return [
+            found = [
                 f"{it}.{node.attr}" if isinstance(it, str) else own for it in self._origins(node.value, scope, seen)
             ]
+            is_text = node.attr == "__version__" and not any(str(it).startswith(_STRANGE) for it in found)
+            return [_TEXT] if is_text else found
         if not isinstance(node, ast.Name) or node.id in seen:
             return [_STRANGE]
         if node.id not in scope:
             return [node.id if hasattr(builtins, node.id) and "*" not in self._scope else _STRANGE]
-        found: list[_Origin] = [_STRANGE] if node.lineno > self._strange_after else []
+        found = [_STRANGE] if node.lineno > self._strange_after else []
         for bound in scope[node.id]:
             if isinstance(bound, (str, ast.stmt)):
                 found.append(bound)
@@ -458,7 +567,7 @@ def _operands(node: ast.AST) -> Iterator[ast.AST]:
 
 def _is_listed(dotted: str, listed: frozenset[str]) -> bool:
     """Return whether this is known to be harmless: by its whole name, or by its name in an upstream's package."""
-    if dotted in listed or _is_exception(dotted):
+    if dotted in listed or dotted in _TEXT_METHODS or dotted.startswith(_HARMLESS_MODULES) or _is_exception(dotted):
         return True
     tops, names = _of_upstreams()
     return dotted in names or (dotted.startswith(tops) and dotted.rpartition(".")[2] in names)
@@ -516,6 +625,8 @@ def _bound_to(node: ast.stmt, name: str) -> ast.AST | str:
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
         return node.value
     if isinstance(node, ast.Assign) and all(isinstance(it, ast.Name) for it in node.targets):
+        return node.value
+    if isinstance(node, ast.AugAssign) and isinstance(node.value, _DISPLAYS):
         return node.value
     return _STRANGE
 
