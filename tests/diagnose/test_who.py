@@ -135,6 +135,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         [],
     ),
     "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
+    "half have done all, and nothing tells who is wrong": (
+        job([*STACKS[:2], *[rank(at=("threading.py::_shutdown",), recorded=False)] * 2]),
+        "",
+        [],
+    ),
     "it said an error, and waits where all wait": (
         job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
         "host",

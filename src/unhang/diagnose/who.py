@@ -306,6 +306,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     seen = facts.calls.keys() | logged | free.keys()
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
+    if 2 * len(free) == len(seen) and all(where.is_done(facts.job.ranks[number]) for number in free):
+        return {}  # they left out a call, or the others issued one more
     what = "its peers are in a collective, and no frame or dump shows it in one"
     ranks = {number: facts.job.ranks[number] for number in free}
     return {
