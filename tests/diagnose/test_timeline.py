@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support import recorder_dumps
 from unhang.diagnose import intake, picture, recorder
-from unhang.diagnose.picture import Moment
+from unhang.diagnose.evidence import Recent
 from unhang.tell import progress
 
 START = 1_790_000_000_000_000_000
@@ -26,8 +26,8 @@ def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
     (rank, found), *others = picture.moments(job).items()
     assert (rank, others, len(found)) == (1, [], recorder.RECENT)
     done, started, scheduled = found[-3:]
-    assert done == Moment("default_pg", "all_reduce 30", START + 29_000, START + 29_000, waits=False)
-    assert [(one.what, one.waits) for one in (started, scheduled)] == [("all_reduce 31", True), ("all_reduce 32", True)]
+    assert done == Recent("0", "default_pg", "all_reduce", 30, False, START + 29_000, START + 29_000, waits=False)
+    assert [(one.sequence, one.waits) for one in (started, scheduled)] == [(31, True), (32, True)]
 
 
 def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:

@@ -154,6 +154,8 @@ class Recent(NamedTuple):
     """When the host issued it, in nanoseconds."""
     ended: int
     """When it was seen to be done; 0 if that is not known."""
+    waits: bool = False
+    """Whether it is not done, as far as the whole job tells."""
 
 
 class Count(NamedTuple):
