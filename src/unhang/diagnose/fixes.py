@@ -132,19 +132,8 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
     found = []
     for place, (finding,) in report.by_installation(findings):
         verdict = finding.verdict
-        hint = _hint(finding, report.digest(findings), request)
-        found.append(
-            Standing(
-                place.upstream,
-                place.version,
-                place.root,
-                verdict.verdict,
-                verdict.detail,
-                hint,
-                finding.seen.shape,
-                verdict.code,
-            )
-        )
+        what = verdict.verdict, verdict.detail, _hint(finding, report.digest(findings), request)
+        found.append(Standing(place.upstream, place.version, place.root, *what, finding.seen.shape, verdict.code))
     return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
 
 

@@ -17,7 +17,7 @@ from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
-_FRAMES, _FEW, _SHOWN = 12, 3, 8
+_FRAMES, _FEW = 12, 3
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
