@@ -70,8 +70,6 @@ class Signature(NamedTuple):
     hangs: tuple[Hang, ...]
     asks: str
     """What decides, where the files leave it open."""
-    setting: str
-    """What a job must be set to for the defect to show."""
 
 
 def signatures() -> tuple[Signature, ...]:
@@ -80,7 +78,7 @@ def signatures() -> tuple[Signature, ...]:
     for name, fix in catalog.fixes().items():
         data = fix.manifest.get("signature", {})
         if hangs := tuple(map(hang, data.get("hangs", ()))):
-            found.append(Signature(name, hangs, data["asks"], data["setting"]))
+            found.append(Signature(name, hangs, data["asks"]))
     return tuple(found)
 
 

@@ -68,7 +68,7 @@ def _failed(facts: Facts) -> dict[int, str]:
         return {}
     first = _first([*firsts.values()])
     is_dated = all(line.at is not None for line in firsts.values())
-    is_ordered = is_dated or len({_place(line)[0] for line in firsts.values()}) == 1
+    is_ordered = is_dated or len({statements.place(line)[0] for line in firsts.values()}) == 1
     return {
         number: f"it failed by itself: {line.text}"
         for number, line in firsts.items()
@@ -84,13 +84,8 @@ def _alike(message: Message) -> str:
 def _first(messages: Sequence[Message]) -> Message:
     """Return the first of several errors: by time, or else by their lines where one of them has none."""
     if all(one.at is not None for one in messages):
-        return min(messages, key=lambda one: (one.at or 0.0, *_place(one)))
-    return min(messages, key=_place)
-
-
-def _place(message: Message) -> tuple[str, int]:
-    file, _, line = message.source.rpartition(":")
-    return file, int(line) if line.isdecimal() else 0
+        return min(messages, key=lambda one: (one.at or 0.0, *statements.place(one)))
+    return min(messages, key=statements.place)
 
 
 def _behind_on_device(facts: Facts) -> dict[int, str]:
