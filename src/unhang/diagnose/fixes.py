@@ -11,8 +11,6 @@ from unhang.suggest import command
 from unhang.tell import report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unhang.judge.findings import Finding
     from unhang.records import Request
 
