@@ -45,7 +45,7 @@ def steps(fix: str) -> list[Step]:
     own = f"{fix} or {module}"
     quick = ("-m", "pytest", "-n", "0")
     shared = ("tests/codemods/test_examples.py", "tests/fixes/test_anchors.py", "tests/fixes/test_patches.py")
-    signed = ("tests/diagnose/test_known.py", "tests/diagnose/test_signature.py")
+    signed = ("tests/diagnose/test_known.py", "tests/diagnose/test_fixes.py")
     proofs = () if is_unproved(fix) else ((*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),)
     return [
         Step("parts", (), f"patches/{fix}/manifest.json", ""),

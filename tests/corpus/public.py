@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support import pages
-from unhang.diagnose import diagnosis, intake, known, report, signature
+from unhang.diagnose import diagnosis, fixes, intake, known, report
 from unhang.diagnose.report import Report
 from unhang.records import Request
 
@@ -48,7 +48,7 @@ def answer(files: Path) -> dict[str, Any]:
     paths = [str(path) for path in sorted(files.rglob("*")) if path.is_file() and path.name not in _OURS]
     job = intake.merged([intake.told_by(path) for path in paths])
     seen = diagnosis.diagnose(job)
-    answers = diagnosis.answers(seen, signature.signatures(), known.Sources(()), {})
+    answers = diagnosis.answers(seen, fixes.signatures(), known.Sources(()), {})
     found = Report(seen, answers, None, {}, Request())
     text = "\n".join((report.text(found, colour=False), *report.warnings(job)))
     document: dict[str, Any] = json.loads(report.document(found))

@@ -18,8 +18,8 @@ from corpus import jobs, nvrx, pack, ranks
 from support import needed
 from unhang.diagnose import diagnosis, intake
 from unhang.diagnose.diagnosis import Answer, Diagnosis
+from unhang.diagnose.fixes import Place
 from unhang.diagnose.job import Told
-from unhang.diagnose.signature import Place
 
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if name in jobs.HANGS and jobs.HANGS[name].world() > 64 else [])

@@ -10,8 +10,8 @@ from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import diagnosis
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
+from unhang.diagnose.fixes import Place, Signature
 from unhang.diagnose.known import Sources
-from unhang.diagnose.signature import Signature
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
 NAMES = [f"{fix}: {hung.name}" for fix, hung in EACH]
@@ -168,3 +168,49 @@ def test_an_unknown_shape_leaves_it_open() -> None:
     stands = {"mtp-cp-deadlock": tuple(one._replace(verdict="drifted") for one in needed.NEEDED["mtp-cp-deadlock"])}
     (found,) = diagnosis.answers(diagnosis.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
     assert (found.answer, found.question[-1]) == ("possible", "?")
+
+
+FUNCTIONS = """\
+@decorated
+def f():
+    pass
+
+
+class A:
+    def f(self):
+        def g():
+            pass
+        return g
+
+
+class B:
+    async def f(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "place", "wanted"),
+    [
+        ("f", 3, "f", True),
+        ("f", 10, "A.f", True),
+        ("f", 15, "A.f", False),
+        ("f", 15, "B.f", True),
+        ("B.f", 15, "B.f", True),
+        ("A.f.<locals>.g", 9, "A.f.g", True),
+        ("g", 10, "A.f.g", None),
+        ("f", 99, "A.f", None),
+        ("f", 0, "A.f", None),
+    ],
+)
+def test_a_line_tells_the_function(function: str, line: int, place: str, wanted: bool | None, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(FUNCTIONS)
+    assert Sources([str(tmp_path)]).is_at(Frame(function, "a.py", line), Place("a.py", place)) is wanted
+
+
+@pytest.mark.parametrize("content", [None, b"def f(:\n", b"\xff\xfe\0", b"(" * 100_000])
+def test_a_source_that_cannot_be_read_tells_nothing(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "a.py").write_bytes(content)
+    assert Sources([str(tmp_path), "/nowhere"]).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+    assert Sources(()).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from unhang.diagnose import phrases, statements
-from unhang.diagnose.evidence import Statement
+from unhang.diagnose.evidence import SPEAKER, Statement
+from unhang.diagnose.log_prefixes import Speaker
 
 EXAMPLES = json.loads(Path(__file__).with_name("phrases.json").read_text())
 """By phrase: lines, and the statement's cause, words and those of whom it is."""
@@ -21,7 +22,10 @@ def test_each_phrase_has_an_example() -> None:
 @pytest.mark.parametrize("key", EXAMPLES)
 def test_a_phrase_says_what_its_example_means(key: str) -> None:
     example = EXAMPLES[key]
-    found = [one for one in statements.read(enumerated(example["text"])) if one.key == key]
+    reader = statements.Reader()
+    for text in example["text"].split("\n"):
+        reader.line(Speaker("", None, None), text, "log:1", None)
+    found = [one for one in reader.statements(lambda _: SPEAKER) if one.key == key]
     assert [said(one) for one in found] == [{**NOTHING, **example["says"]}]
 
 
@@ -31,7 +35,3 @@ NOTHING: dict[str, object] = {"culprits": [], "processes": [], "waits": []}
 def said(one: Statement) -> dict[str, object]:
     people = {"culprits": [*one.culprits], "processes": [*one.processes], "waits": [*one.waits]}
     return {"cause": one.cause, "words": one.words, **people}
-
-
-def enumerated(text: str) -> list[tuple[str, str]]:
-    return [(line, f"log:{at}") for at, line in enumerate(text.split("\n"), 1)]

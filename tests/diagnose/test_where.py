@@ -32,7 +32,7 @@ def one(*operations: Operation, **more: object) -> Rank:
     ],
 )
 def test_an_operation_in_words(operation: Operation, wanted: str) -> None:
-    assert where.waits(one(operation)).doing == f"waiting in {wanted}"
+    assert where.elsewhere(one(operation)).doing == f"waiting in {wanted}"
     assert where.issued(one(), operation).doing == f"waiting in {wanted}"
 
 
@@ -96,7 +96,7 @@ def test_a_rank_may_wait_by_its_stack_unless_it_holds_the_interpreter_or_waits_o
 
 def test_an_entry_without_frames_has_those_of_the_stack() -> None:
     whole = one(WAITS._replace(frames=()), at=(STEP,))
-    assert where.waits(whole).evidence == ("dump: entry 1", "stack: step (/job/train.py:7)")
+    assert where.elsewhere(whole).evidence == ("dump: entry 1", "stack: step (/job/train.py:7)")
 
 
 def test_a_thread_in_a_collective_is_told_before_another() -> None:

@@ -84,121 +84,85 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job(
             [failed(line("ValueError: b", at=9.0)), failed(line("ValueError: a", "other:90", at=8.0)), waits(), waits()]
         ),
-        "failed",
-        [1],
+        "failed", [1],
     ),
     "the first of a log": (
         job([failed(line("ValueError: b", "log:30")), failed(line("KeyError: a", "log:4")), waits(), waits()]),
-        "failed",
-        [1],
+        "failed", [1],
     ),
     "two, and no time": (
         job([failed(line("ValueError: b", "a:30")), failed(line("KeyError: a", "b:4")), waits(), waits()]),
-        "failed",
-        [0, 1],
+        "failed", [0, 1],
     ),
     "several, for one reason": (
         job([failed(line("OSError: shard-7")), failed(line("OSError: shard-9")), failed(line("KeyError: a")), waits()]),
-        "failed",
-        [0, 1],
+        "failed", [0, 1],
     ),
     "the watchdog's abort is not its own": (
-        job([waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE]),
-        "host",
-        [3],
+        job([waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE]), "host", [3],
     ),
     "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
     "it ended with its error, and its dump still waits": (
-        job([waits(lines=UNCAUGHT), *[waits()] * 2, DONE]),
-        "failed",
-        [0],
+        job([waits(lines=UNCAUGHT), *[waits()] * 2, DONE]), "failed", [0],
     ),
     "the launcher says that it ended": (
-        job([waits(lines=[line("ValueError: no"), line("exitcode  : 1")]), *[waits()] * 2, DONE]),
-        "failed",
-        [0],
+        job([waits(lines=[line("ValueError: no"), line("exitcode  : 1")]), *[waits()] * 2, DONE]), "failed", [0],
     ),
     "its watchdog says that it was there": (
-        job([waits(lines=UNCAUGHT)._replace(timed_out=True), *[waits()] * 2, DONE]),
-        "host",
-        [3],
+        job([waits(lines=UNCAUGHT)._replace(timed_out=True), *[waits()] * 2, DONE]), "host", [3],
     ),
     "a process that it began ended": (
         job([waits(lines=[UNCAUGHT[0]._replace(frames=(Frame("<module>", "<string>", 1),))]), *[waits()] * 2, DONE]),
-        "host",
-        [3],
+        "host", [3],
     ),
     "the others have done all": (job([waits(), *[rank(at=("threading.py::_shutdown",))] * 3]), "disagrees", [0]),
     "the others have been where it waits": (
         job([waits(2), *[rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=("threading.py::_shutdown",))] * 3]),
-        "",
-        [],
+        "", [],
     ),
     "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
+    "half have done all, and nothing tells who is wrong": (
+        job([*STACKS[:2], *[rank(at=("threading.py::_shutdown",), recorded=False)] * 2]), "", [],
+    ),
     "it said an error, and waits where all wait": (
-        job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]),
-        "host",
-        [3],
+        job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]), "host", [3],
     ),
     "it said an error of its device, and waits where all wait": (
-        job([waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3]),
-        "failed",
-        [0],
+        job([waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3]), "failed", [0],
     ),
     "it said an error, and waits elsewhere than its peers": (
-        job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]),
-        "failed",
-        [0],
+        job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]), "failed", [0],
     ),
     "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
     "a log does not tell what a device has begun": (
-        job(
-            [
-                counted(5, 9)._replace(recorded=False),
-                *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3,
-            ]
-        ),
-        "",
-        [],
+        job([counted(5, 9)._replace(recorded=False), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]),
+        "", [],
     ),
     "a pair has come, and is not done": (job([sends(0, 1), sends(1, 0), *[waits()] * 3]), "together", [0, 1]),
     "a send waits for a rank of which nothing came": (job([sends(0, 1), None, *[waits()] * 3]), "silent", [1]),
     "two devices, and their peers issued more": (
-        job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]),
-        "device",
-        [0, 1],
+        job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]), "device", [0, 1],
     ),
     "a device has not begun": (
-        job([counted(5, 9), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]),
-        "device",
-        [0],
+        job([counted(5, 9), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]), "device", [0],
     ),
-    "a device has done nothing of a group": (
-        job([counted(0, 1), *[counted(1, 1)] * 3]),
-        "device",
-        [0],
-    ),
+    "a device has done nothing of a group": (job([counted(0, 1), *[counted(1, 1)] * 3]), "device", [0]),
     "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
     "a device is ahead, and three are at one place": (job([counted(7, 9), *[counted(5, 9)] * 3]), "disagrees", [0]),
     "two devices are ahead of two": (job([counted(7, 9), counted(7, 9), *[counted(5, 9)] * 2]), "device", [2, 3]),
     "a broadcast's source does not wait": (
-        job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]),
-        "",
-        [],
+        job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]), "", [],
     ),
     "sends and receives count by rank": (job([counted(5, 9, shared=False), *[counted(7, 9)] * 3]), "", []),
     "sizes explain it": (
         job([counted(5, 9), *[counted(5, 9)] * 2, rank(issued(TENSOR, 6, "all_reduce", 3, done=True))]),
-        "disagrees",
-        [3],
+        "disagrees", [3],
     ),
     "nothing came": (job([None, *[waits()] * 3]), "silent", [0]),
     "stacks: nothing came": (job([None, *STACKS]), "silent", [0]),
     "nothing came, and another is late": (job([None, DONE, waits(), waits(), waits()]), "host", [1]),
     "nothing came, and another is late by its stack": (
-        job([None, rank(at=(READ,), recorded=False), *[waits()] * 3]),
-        "host",
-        [1],
+        job([None, rank(at=(READ,), recorded=False), *[waits()] * 3]), "host", [1],
     ),
     "nothing came of most: any of them may be late": (job([None, None, None, waits()]), "", []),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
@@ -208,48 +172,32 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
     "stacks: the dump of one has nothing pending": (job([DONE, *STACKS]), "host", [0]),
     "stacks: one is in none, and its dump has nothing pending": (
-        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]),
-        "host",
-        [0],
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]), "host", [0],
     ),
     "most are at the end, and one has issued more": (
-        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()]),
-        "disagrees",
-        [3],
+        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()]), "disagrees", [3],
     ),
     "stacks: most are at the end, and one is not": (
-        job([rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)]),
-        "host",
-        [3],
+        job([rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)]), "host", [3],
     ),
     "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "host", [0]),
     "stacks: one waits for its next call, another is not heard of": (job([BETWEEN, *STACKS, None]), "silent", [4]),
     "stacks: one waits for its next call, the others are in two": (
-        job([BETWEEN, rank(at=(CALL, OTHER), recorded=False), *STACKS]),
-        "",
-        [],
+        job([BETWEEN, rank(at=(CALL, OTHER), recorded=False), *STACKS]), "", [],
     ),
     "stacks: one waits for its next call, another is in none": (
-        job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]),
-        "host",
-        [1],
+        job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]), "host", [1],
     ),
     "stacks: one waits for its next call, and nobody is in a collective": (
-        job([BETWEEN, *[rank(at=(STEP,), recorded=False)] * 3]),
-        "",
-        [],
+        job([BETWEEN, *[rank(at=(STEP,), recorded=False)] * 3]), "", [],
     ),
     "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
     "another type, where a log tells of one rank and no type": (
-        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]),
-        "disagrees",
-        [3],
+        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]), "disagrees", [3],
     ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
-        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]),
-        "stack",
-        [0],
+        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "stack", [0],
     ),
     "stacks: some are where ranks are that wait by their logs": (
         job(
@@ -261,13 +209,11 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
             ],
             size=6,
         ),
-        "host",
-        [0],
+        "host", [0],
     ),
     "stacks: one is on no CPU where ranks are that wait by their logs": (
         job([rank(at=(STEP,), recorded=False), *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3]),
-        "host",
-        [0],
+        "host", [0],
     ),
     "stacks: some wait for their devices, and logs tell of others": (
         job(
@@ -278,13 +224,10 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
             ],
             size=6,
         ),
-        "host",
-        [0],
+        "host", [0],
     ),
     "stacks: some wait for their devices, and nobody is in a collective": (
-        job([*[spinning(SYNC, OTHER)] * 2, *[spinning(STEP)] * 3]),
-        "",
-        [],
+        job([*[spinning(SYNC, OTHER)] * 2, *[spinning(STEP)] * 3]), "", [],
     ),
     "stacks: two wait for data": (job([rank(at=(READ,), recorded=False)] * 2 + STACKS), "host", [0, 1]),
     "it left out a call, and waits in the next": (
@@ -294,79 +237,55 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
                 *[rank(issued(WORLD, 3, "all_reduce", 2), issued(TENSOR, 7, "all_reduce", 2))] * 3,
             ]
         ),
-        "disagrees",
-        [0],
+        "disagrees", [0],
     ),
     "another size": (job([waits(size=9), *[waits()] * 3]), "disagrees", [0]),
-    "another type": (
-        job([rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double")), *[waits()] * 3]),
-        "disagrees",
-        [0],
-    ),
+    "another type": (job([rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double")), *[waits()] * 3]), "disagrees", [0]),
     "halves": (job([waits(size=9), waits(size=9), waits(), waits()]), "disagrees", [0, 1, 2, 3]),
     "another order": (
         job(
             [DONE._replace(trails={"0": Trail(1, (5, 6, 7))}), *[DONE._replace(trails={"0": Trail(1, (5, 8, 7))})] * 3]
         ),
-        "disagrees",
-        [0],
+        "disagrees", [0],
     ),
     "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
     "stacks: some wait for the one in another call, and more are past it": (
         job([rank(at=(CALL, OTHER), recorded=False), *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS]),
-        "disagrees",
-        [0],
+        "disagrees", [0],
     ),
     "stacks and logs: another call": (
-        job([logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
-        "disagrees",
-        [0],
+        job([logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]), "disagrees", [0],
     ),
     "stacks and logs: another call of one collective": (
-        job([logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]),
-        "",
-        [],
+        job([logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]), "", [],
     ),
     "one of a pair, where other pairs do as the other": (
         job([waits(group=FIRST, size=9), waits(group=FIRST), waits(group=SECOND), waits(group=SECOND)]),
-        "disagrees",
-        [0],
+        "disagrees", [0],
     ),
     "pairs that do not agree all": (
         job([waits(group=one, size=size) for one, size in ((FIRST, 9), (FIRST, 2), (SECOND, 9), (SECOND, 2))]),
-        "disagrees",
-        [0, 1, 2, 3],
+        "disagrees", [0, 1, 2, 3],
     ),
     "stacks: another way to one call": (
         job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
-        "stack",
-        [0],
+        "stack", [0],
     ),
-    "a cycle": (
-        job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]),
-        "cycle",
-        [0, 1, 2, 3],
-    ),
+    "a cycle": (job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "cycle", [0, 1, 2, 3]),
     "gloo: one is in another group than most": (
-        job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]),
-        "disagrees",
-        [3],
+        job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
     ),
     "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "cycle", [0, 1]),
     "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
     "gloo: a group of which others are done with another one": (
-        job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]),
-        "",
-        [],
+        job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]), "", [],
     ),
     "gloo: a source may wait in another group": (
-        job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]),
-        "",
-        [],
+        job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]), "", [],
     ),
     "all agree": (job([waits()] * 4), "", []),
     "nobody waits": (job([DONE] * 4), "", []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", JOBS)

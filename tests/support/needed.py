@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from unhang.diagnose import diagnosis, signature
+from unhang.diagnose import diagnosis, fixes
 from unhang.diagnose.diagnosis import Answer
 from unhang.diagnose.evidence import Frame, Job
-from unhang.diagnose.fix_verdicts import Standing
-from unhang.diagnose.signature import Place
+from unhang.diagnose.fixes import Place, Standing
 
-SIGNATURES = signature.signatures()
+SIGNATURES = fixes.signatures()
 NEEDED = {
     one.fix: tuple(
         Standing("upstream", "1", "/site", "needed", "", "apply it", shape)

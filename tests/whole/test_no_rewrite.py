@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support import cli, wheels
-from unhang.diagnose import fix_verdicts
+from unhang.diagnose import fixes
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, ShapeTable
@@ -106,6 +106,6 @@ def test_nothing_is_proved_of_it_and_diagnose_suggests_no_command(site: Path) ->
     assert (ran.code, row["answer"], row["verdict"]) == (0, "nothing-to-prove", "needed")
     assert row["detail"].endswith(WORKAROUND)
     request = Request(target=str(site), fixes=(FIX,))
-    (stands,) = fix_verdicts.standings(survey(request).findings, request)
+    (stands,) = fixes.standings(survey(request).findings, request)
     assert (stands.verdict, stands.code, stands.hint) == ("needed", "no-rewrite", WORKAROUND)
-    assert not fix_verdicts.is_curable([stands])
+    assert not fixes.is_curable([stands])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import capture, diagnosis, fix_verdicts, intake, known, live, picture, report, signature
+from unhang.diagnose import capture, diagnosis, fixes, intake, known, live, picture, report
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described, joined
 from unhang.find.environment import left_out
@@ -158,7 +158,7 @@ def _take() -> None:
 
 def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:
     """Return the report, with where the fixes stand in the environment in whose functions ranks wait or fail."""
-    signatures = signature.signatures()
+    signatures = fixes.signatures()
     answers = diagnosis.answers(found, signatures, known.Sources(()), {})
     if not answers:
         return Report(found, (), None, {}, wanted)
@@ -173,7 +173,7 @@ def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> R
         stands = {}
         for fix in (one.fix for one in answers):
             narrowed = wanted._replace(fixes=(fix,), chosen=(("--fix", fix),))
-            stands[fix] = fix_verdicts.standings(again(search, narrowed).findings, wanted)
+            stands[fix] = fixes.standings(again(search, narrowed).findings, wanted)
     except (UnhangError, OSError) as error:  # who and where is worth more than whether a fix is in place here
         console.error(hinted(described(error), options))
         return Report(found, answers, None, {}, wanted)

@@ -9,9 +9,8 @@ from unhang.diagnose import causes, facts, known, where, who
 from unhang.diagnose.causes import Cause
 from unhang.diagnose.evidence import Job
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.fix_verdicts import Standing
+from unhang.diagnose.fixes import Signature, Standing
 from unhang.diagnose.known import Match, Source
-from unhang.diagnose.signature import Signature
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who
 from unhang.judge.decide import NEEDED, SETTLED

@@ -9,10 +9,6 @@ from unhang.diagnose.phrases import ABOUT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-KINDS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
-    "send", "recv", "coalesced",
-)  # fmt: skip
 RUNNING, GONE = "running", "gone"
 """States of a process."""
 SPEAKER = -1
@@ -69,7 +65,7 @@ class Operation(NamedTuple):
     sequence: int | None
     """The number in its group: of collectives, or of operations between two ranks. It begins with 1."""
     kind: str
-    """One of KINDS, or the recorder's own word."""
+    """A word of torch's functions, such as `all_reduce`; `coalesced`; or the recorder's own."""
     inputs: tuple[tuple[int, ...], ...] | None = None
     """The sizes of each input tensor."""
     outputs: tuple[tuple[int, ...], ...] | None = None
@@ -154,6 +150,8 @@ class Recent(NamedTuple):
     """When the host issued it, in nanoseconds."""
     ended: int
     """When it was seen to be done; 0 if that is not known."""
+    waits: bool = False
+    """Whether it is not done, as far as the whole job tells."""
 
 
 class Count(NamedTuple):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from typing import TypeAlias
 
-from unhang.diagnose import job, log_prefixes, logs, one_job, pages, process_states, readers, recorder, stacks
+from unhang.diagnose import job, log_prefixes, logs, one_job, readers, recorder, snapshots, stacks
 from unhang.diagnose.evidence import Job, Rank
 from unhang.tell.progress import Step
 
@@ -131,10 +131,10 @@ def told_by(file: str) -> job.Told:
             head = stream.peek(_HEAD)[:_HEAD]
             if packed := next((name for name, begins in _PACKED.items() if begins.match(head)), None):
                 raise ValueError(f"it is an archive ({packed}): unpack it first")
-            if process_states.recognizes(head):
-                return process_states.read(stacks.whole(stream)[0], file, named)
-            if pages.recognizes(head):
-                page = pages.read(stacks.whole(stream)[0], file)
+            if snapshots.is_state(head):
+                return snapshots.states(stacks.whole(stream)[0], file, named)
+            if snapshots.is_page(head):
+                page = snapshots.page(stacks.whole(stream)[0], file)
                 return page._replace(taken=_taken(file, None)) if page.parts else page
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)

@@ -116,15 +116,15 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
 
     py-spy's and faulthandler's are both read: the one may tell what the other does not.
     """
-    older: dict[str, list[one_job.Older]] = defaultdict(list)
+    older: dict[str, list[tuple[frozenset[int], str]]] = defaultdict(list)
     for is_spied in (True, False):
-        for found in one_job.older([*_spied(told, is_spied=is_spied)]):
-            older[found.file].append(found)
+        for file, ranks, why in one_job.older([*_spied(told, is_spied=is_spied)]):
+            older[file].append((ranks, why))
     left = []
     for one in told:
-        numbers = {rank for it in older[one.file] for rank in it.ranks}
+        numbers = {rank for ranks, _ in older[one.file] for rank in ranks}
         left.append(_without(one, numbers) if numbers else one)
-        unread += [Unread(one.file, it.why, bool(left[-1].parts)) for it in older[one.file]]
+        unread += [Unread(one.file, why, bool(left[-1].parts)) for _, why in older[one.file]]
     return left
 
 

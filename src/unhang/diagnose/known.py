@@ -19,7 +19,7 @@ from unhang.diagnose import desync, where
 from unhang.diagnose.desync import Meeting
 from unhang.diagnose.evidence import Count, Frame, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.signature import Chain, Error, Hang, Place, Signature
+from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
 

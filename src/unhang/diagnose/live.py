@@ -24,7 +24,7 @@ from threading import Lock, Timer
 from typing import BinaryIO, NamedTuple
 
 from unhang import gate
-from unhang.diagnose import collector, on_ray, process_states
+from unhang.diagnose import collector, on_ray, snapshots
 from unhang.errors import UnhangError
 from unhang.tell.console import count
 from unhang.tell.progress import Step
@@ -369,7 +369,7 @@ class _Inbox:
         with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
             raw = json.loads(data)
             rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
-            told = process_states.read(data, label)
+            told = snapshots.states(data, label)
             with self._lock:
                 self.sizes[world].append(told.size or 0)
                 self.ranks[world].update(row["rank"] for row in rows)

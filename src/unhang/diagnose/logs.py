@@ -291,7 +291,7 @@ class _Log:
         self.open.discard(speaker)
         if found := _WORK.search(text):
             elements = int(found[3]) if found[3] else None
-            kind = statements.KINDS.get(found[2], found[2].lower())
+            kind = statements.kind(found[2])
             number = int(found[1]) if found[1] else None  # torch before 2.0 says none
             said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
@@ -443,7 +443,7 @@ def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
         stacks.NOBODY,
         _NO_GROUP,
         int(found[1]) + 1,  # it begins with 0
-        statements.KINDS.get(found[2], found[2].lower()),
+        statements.kind(found[2]),
         inputs=(sizes,) if found[4] else None,
         dtypes=(found[4],) if found[4] else None,
         source=source,

@@ -28,17 +28,6 @@ class File(NamedTuple):
     dump: Dump
 
 
-class Chosen(NamedTuple):
-    """The dumps of one job."""
-
-    dumps: Mapping[int, Dump]
-    """By rank, the best of each."""
-    unread: tuple[Unread, ...]
-    """The dumps that are left out, and why."""
-    others: tuple[str, ...]
-    """Folders in which there is nothing but what another job has left."""
-
-
 class Taken(NamedTuple):
     """Which stacks a file was taken with, and when."""
 
@@ -56,14 +45,6 @@ class Spied(NamedTuple):
     file: str
     ranks: frozenset[int]
     taken: Taken
-
-
-class Older(NamedTuple):
-    """A file whose stacks of some ranks do not count."""
-
-    file: str
-    ranks: frozenset[int]
-    why: str
 
 
 class _Run:
@@ -106,10 +87,12 @@ class _Run:
         )
 
 
-def chosen(files: Sequence[File]) -> Chosen:
-    """Return the dumps of one job: of those that ran side by side, the one with most ranks, else the latest one."""
+def chosen(files: Sequence[File]) -> tuple[dict[int, Dump], list[Unread], set[str]]:
+    """Return the best dump of each rank of one job: of those that ran side by side, the one with most ranks, else the
+    latest one. Beside them, the dumps that are left out, and the folders that have nothing but another job's files.
+    """
     if not files:
-        return Chosen({}, (), ())
+        return {}, [], set()
     runs = _runs(files)
     latest = max(run.newest for run in runs)
     gap = _gap(dump for _, dump in files)
@@ -129,11 +112,12 @@ def chosen(files: Sequence[File]) -> Chosen:
             place = own if own.parent == PurePosixPath(path).parent else own.parent
             why = f"{place} is read: this is of another job or time"
             unread.append(Unread(path, why if run.has_groups_of(best) else _OTHER_GROUPS, partly=False))
-    return Chosen(_of_one_time(dumps, unread), tuple(unread), tuple(sorted(others)))
+    return _of_one_time(dumps, unread), unread, others
 
 
-def older(files: Iterable[Spied]) -> Iterator[Older]:
-    """Yield the files with stacks of ranks of which newer ones were taken, or in the same minute those of more ranks.
+def older(files: Iterable[Spied]) -> Iterator[tuple[str, frozenset[int], str]]:
+    """Yield the files with stacks of ranks of which newer ones were taken, or in the same minute those of more ranks:
+    each with the ranks whose stacks do not count, and why.
 
     What is taken later of a few ranks alone does not replace what was taken of all at one time.
     """
@@ -172,7 +156,7 @@ def older(files: Iterable[Spied]) -> Iterator[Older]:
             why += "; if these are other ranks of one job, put the rank in the job into each name"
         for one in series[name]:
             if one.ranks & out:
-                yield Older(one.file, one.ranks & out, why)
+                yield one.file, one.ranks & out, why
 
 
 def _runs(files: Iterable[File]) -> list[_Run]:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from unhang import gate
 from unhang.diagnose import report, where
 from unhang.diagnose.evidence import Job, Rank, Recent, Stack
 from unhang.diagnose.report import Report
@@ -113,7 +112,7 @@ class _Drawn(NamedTuple):
     """What all pictures of a page share."""
 
     scale: _Scale
-    moments: Mapping[int, Sequence[Moment]]
+    moments: Mapping[int, Sequence[Recent]]
     suspects: frozenset[int]
     colours: Mapping[str, str]
     """By group."""
@@ -121,7 +120,7 @@ class _Drawn(NamedTuple):
 
 
 def _pictures(
-    panels: Sequence[_Panel], recent: Mapping[int, Sequence[Moment]], suspects: Collection[int], job: Job
+    panels: Sequence[_Panel], recent: Mapping[int, Sequence[Recent]], suspects: Collection[int], job: Job
 ) -> Iterator[str]:
     if not recent:
         yield _tag("p", "No file says when: times come from dumps of the flight recorder. The stacks are below.")
@@ -169,7 +168,10 @@ def _rows(rows: Sequence[tuple[Sequence[int], int]], drawn: _Drawn) -> Iterator[
         )
         for one in drawn.moments.get(shown, ()):
             x, wide = _bar(one, drawn.scale)
-            title = _tag("title", html(f"{one.what} of {one.group}{', not done' if one.waits else ''}"))
+            title = _tag(
+                "title",
+                html(f"{one.kind or 'collective'} {one.sequence} of {one.group}{', not done' if one.waits else ''}"),
+            )
             name = f"{drawn.colours[one.group]}{' w' if one.waits else ''}"
             bars.append(_tag("rect", title, class_=name, x=x, y=y + 4, width=wide, height=_HIGH - 8))
         name = f"{'suspect ' if suspect else ''}{drawn.job.called(ranks)}"
@@ -225,7 +227,7 @@ def _tag(name: str, content: str = "", **attributes: object) -> str:
     return f"<{name}{words}>{content}</{name}>"
 
 
-def _bar(one: Moment, scale: _Scale) -> tuple[float, float]:
+def _bar(one: Recent, scale: _Scale) -> tuple[float, float]:
     x = scale.x(one.created)
     end = _WIDE - 2 if one.waits else scale.x(one.ended) if one.ended else x
     return min(x, _WIDE - 4), max(round(end - x, 1), 2)
@@ -241,38 +243,21 @@ def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds} ns"
 
 
-class Moment(NamedTuple):
-    """One collective of a rank."""
-
-    group: str
-    """The group's description, or its name."""
-    what: str
-    """`all_reduce 12`."""
-    created: int
-    """When the host issued it, in nanoseconds."""
-    ended: int
-    """When it was seen to be done; 0 if that is not known."""
-    waits: bool
-    """Whether it is not done."""
-
-
-def moments(job: Job) -> dict[int, tuple[Moment, ...]]:
-    """Return the last collectives of each rank of a job that has dumped some."""
+def moments(job: Job) -> dict[int, tuple[Recent, ...]]:
+    """Return the last collectives of each rank of a job that has dumped some, with whether each is not done."""
     return {
-        number: tuple(_moment(one, rank) for one in rank.recent) for number, rank in job.ranks.items() if rank.recent
+        number: tuple(one._replace(waits=_waits(one, rank)) for one in rank.recent)
+        for number, rank in job.ranks.items()
+        if rank.recent
     }
 
 
-def _moment(entry: Recent, rank: Rank) -> Moment:
-    """Return an entry with whether it is not done: what follows such a one in its group is not done either."""
+def _waits(entry: Recent, rank: Rank) -> bool:
+    """Return whether an entry is not done: what follows such a one in its group is not done either."""
     own = [one for one in rank.waiting if one.group.name.partition("/")[0] == entry.name and one.sequence is not None]
     numbers = {one.sequence for one in own if (one.kind in ("send", "recv")) == entry.p2p}
-    waits = entry.sequence in numbers or (
+    return entry.sequence in numbers or (
         not entry.p2p and any(number is not None and entry.sequence >= number for number in numbers)
-    )
-    what = gate.line(f"{entry.kind or 'collective'} {entry.sequence}")
-    return Moment(
-        gate.line(entry.group), what, entry.created, max(entry.ended, entry.created) if entry.ended else 0, waits
     )
 
 

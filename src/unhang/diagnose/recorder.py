@@ -151,7 +151,8 @@ def _recent(entries: list[Any]) -> Iterator[Recent]:
         if created and isinstance(group, (list, tuple)) and group and _is_number(sequence):
             name, label, title = map(_text, (group[0], group[-1], raw.get("profiling_name")))
             label = f"group {name}" if label in ("", "undefined") else label
-            yield Recent(name[:_WORD], label[:_WORD], title.partition(":")[2][:_WORD], sequence, p2p, created, ended)
+            kind, ended = title.partition(":")[2], max(ended, created) if ended else 0
+            yield Recent(name[:_WORD], label[:_WORD], kind[:_WORD], sequence, p2p, created, ended)
 
 
 def _made_at(entries: list[Any]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, fix_verdicts, statements, where
+from unhang.diagnose import capture, fixes, statements, where
 from unhang.diagnose.evidence import Count, span
 from unhang.diagnose.who import traceback
 from unhang.records import Request
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job
     from unhang.diagnose.facts import Facts
-    from unhang.diagnose.fix_verdicts import Standing
+    from unhang.diagnose.fixes import Standing
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
@@ -302,11 +302,11 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        none = f"there is no {fix_verdicts.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        none = f"there is no {fixes.upstreams(answer.fix)} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
-    if answer.answer == "known" and fix_verdicts.is_curable(stands):
+    if answer.answer == "known" and fixes.is_curable(stands):
         yield "  then start the job again"
 
 
@@ -345,7 +345,7 @@ def _place(place: Place, job: Job) -> dict[str, Any]:
 
 def _row(answer: Answer, report: Report) -> dict[str, Any]:
     stands = report.standings.get(answer.fix, ())
-    is_curable = answer.answer in ("known", "also") and fix_verdicts.is_curable(stands)
+    is_curable = answer.answer in ("known", "also") and fixes.is_curable(stands)
     return {
         "answer": answer.answer,
         "fix": answer.fix,
@@ -354,6 +354,6 @@ def _row(answer: Answer, report: Report) -> dict[str, Any]:
         "places": [_place(place, report.diagnosis.facts.job) for place in answer.places],
         "before": list(answer.before),
         "question": answer.question or None,
-        "command": fix_verdicts.cure(answer.fix, report.request) if is_curable else None,
+        "command": fixes.cure(answer.fix, report.request) if is_curable else None,
         "standings": [place._asdict() for place in stands],
     }

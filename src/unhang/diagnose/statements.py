@@ -14,8 +14,10 @@ from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PH
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from unhang.diagnose.evidence import Message
+
 # torch's names of operations, in c10d's opTypeToString.
-KINDS = {
+_KINDS = {
     "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
     "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
     "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
@@ -100,14 +102,6 @@ class Reader:
             yield _statement(phrase, values, by, _name(speaker))._replace(source=source, at=at, text=text)
 
 
-def read(lines: Iterable[tuple[str, str]]) -> list[Statement]:
-    """Return the statements in lines, each with where it stands. None of them has a launcher's prefix."""
-    reader = Reader()
-    for text, source in lines:
-        reader.line(Speaker("", None, None), text, source, None)
-    return [*reader.statements(lambda _: SPEAKER)]
-
-
 def known(one: Statement, rank: int) -> Statement:
     """Return a statement whose speaker is known to be a rank."""
 
@@ -136,12 +130,12 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     first = min((one.at for one in timed_out if one.at is not None), default=None)
     gave_up = [one.speaker for one in timed_out if one.speaker]
     waiting = {rank for one in timed_out for rank in one.waits}
-    lines = dict(reversed([_place(one) for one in timed_out]))
+    lines = dict(reversed([place(one) for one in timed_out]))
     left = []
     for one in (*_alone(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
-        file, line = _place(one)
+        file, line = place(one)
         is_after = "many" in dict(one.values) and line > lines.get(file, line)  # those that gave up
         is_known = any(_are_one(it, other) for it in one.processes for other in gave_up)
         is_over = is_after or (one.cause == "process-died" and is_known)
@@ -156,7 +150,8 @@ def _are_one(name: str, other: str) -> bool:
     return name == other or bool(one and two and one[1] == two[1] and (one[2] or two[2]) == (two[2] or one[2]))
 
 
-def _place(one: Statement) -> tuple[str, int]:
+def place(one: Statement | Message) -> tuple[str, int]:
+    """Return the file and the line where something is said; line 0 if it has none."""
     file, _, line = one.source.rpartition(":")
     return file, int(line) if line.isdecimal() else 0
 
@@ -201,6 +196,11 @@ def _set_up(said: Iterable[Statement]) -> Iterator[Statement]:
         yield told[-1]._replace(words=words, do=_TASKS, key="few")
 
 
+def kind(operation: str) -> str:
+    """Return what we call an operation, given torch's name of it in logs."""
+    return _KINDS.get(operation, operation.lower())
+
+
 def is_known(text: str) -> bool:
     """Return whether a line says something of which it is known what it means."""
     return any(one.word in text and one.pattern.search(text) for one in PHRASES)
@@ -208,7 +208,7 @@ def is_known(text: str) -> bool:
 
 def _call(one: Statement) -> str:
     values = dict(one.values)
-    what = f"{KINDS.get(values['op'], values['op'].lower())} {values.get('number', '')}".strip()
+    what = f"{kind(values['op'])} {values.get('number', '')}".strip()
     return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
 
 
@@ -235,7 +235,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         ranks["culprits"] = _ranks(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
-    told |= {name: KINDS.get(values[name], values[name].lower()) for name in ("op", "op2") if name in values}
+    told |= {name: kind(values[name]) for name in ("op", "op2") if name in values}
     code, number = told["code"], told["code"].removeprefix("-")
     signal = _signal(told["signal"] if code == number else number)  # that of a signal is below zero
     told["exit"] = f"signal {number} ({signal})" if code != number else f"code {code}"

@@ -64,8 +64,6 @@ def unmatched(facts: Facts) -> dict[int, str]:
     }
     # who is in another send or receive may come to it yet
     past = {pair: lacking[pair][0] for pair in lacking if pair[1] in facts.heads and not facts.heads[pair[1]].pairs}
-    if odd := {number: many for number, many in _odd(facts, past).items() if many > 1}:
-        return _of_pairs({pair: why[pair] for pair in past if not odd.keys().isdisjoint(pair)}, odd)
     found: dict[int, str] = {}
     for core in facts.cycles:
         within = {pair: one for pair, (one, _) in lacking.items() if core.issuperset(pair)}

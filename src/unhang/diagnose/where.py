@@ -114,15 +114,10 @@ def issued(rank: Rank, operation: Operation) -> Place:
     return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
 
 
-def waits(rank: Rank) -> Place:
-    """Return where a rank waits: in the first of its operations."""
-    return Place((rank.rank,), f"waiting in {_named(rank.waiting[0])}", _lines(rank, rank.waiting[0]))
-
-
 def elsewhere(rank: Rank) -> Place:
     """Return where a rank is that others wait for."""
     if rank.waiting:
-        return waits(rank)
+        return issued(rank, rank.waiting[0])
     if rank.process and not rank.stacks:
         return Place((rank.rank,), f"its process is {rank.process}", ())
     if rank.stacks:

@@ -17,7 +17,7 @@ from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
-_FRAMES, _FEW, _SHOWN = 12, 3, 8
+_FRAMES, _FEW = 12, 3
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
@@ -68,7 +68,7 @@ def _failed(facts: Facts) -> dict[int, str]:
         return {}
     first = _first([*firsts.values()])
     is_dated = all(line.at is not None for line in firsts.values())
-    is_ordered = is_dated or len({_place(line)[0] for line in firsts.values()}) == 1
+    is_ordered = is_dated or len({statements.place(line)[0] for line in firsts.values()}) == 1
     return {
         number: f"it failed by itself: {line.text}"
         for number, line in firsts.items()
@@ -84,13 +84,8 @@ def _alike(message: Message) -> str:
 def _first(messages: Sequence[Message]) -> Message:
     """Return the first of several errors: by time, or else by their lines where one of them has none."""
     if all(one.at is not None for one in messages):
-        return min(messages, key=lambda one: (one.at or 0.0, *_place(one)))
-    return min(messages, key=_place)
-
-
-def _place(message: Message) -> tuple[str, int]:
-    file, _, line = message.source.rpartition(":")
-    return file, int(line) if line.isdecimal() else 0
+        return min(messages, key=lambda one: (one.at or 0.0, *statements.place(one)))
+    return min(messages, key=statements.place)
 
 
 def _behind_on_device(facts: Facts) -> dict[int, str]:
@@ -306,6 +301,8 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     seen = facts.calls.keys() | logged | free.keys()
     if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
         return {}
+    if 2 * len(free) == len(seen) and all(where.is_done(facts.job.ranks[number]) for number in free):
+        return {}  # they left out a call, or the others issued one more
     what = "its peers are in a collective, and no frame or dump shows it in one"
     ranks = {number: facts.job.ranks[number] for number in free}
     return {

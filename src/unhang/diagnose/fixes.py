@@ -1,0 +1,164 @@
+"""The fixes, as far as hangs show them: the functions in which ranks wait or fail, and where each stands here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NO_REWRITE, NOT_AFFECTED, SETTLED
+from unhang.shapes import catalog
+from unhang.suggest import command
+from unhang.tell import report
+
+if TYPE_CHECKING:
+    from unhang.judge.findings import Finding
+    from unhang.records import Request
+
+
+class Place(NamedTuple):
+    """A function in a file."""
+
+    file: str
+    function: str
+    """Its qualified name."""
+
+
+Chain = tuple[tuple[Place, ...], ...]
+"""Of each of these tuples, one place must be in a stack. The innermost comes first."""
+
+
+class Error(NamedTuple):
+    """A line of a log that no other defect prints, and where it was raised."""
+
+    text: str
+    """A part of the line."""
+    frames: Chain
+    called: bool = False
+    """Whether a library raises it, which the first of these functions calls. Else that function does, or a helper in
+    its file."""
+
+
+class Hang(NamedTuple):
+    """One way in which a defect shows: ``compat/schemas/manifest.json`` has the words. What is empty says nothing."""
+
+    summary: str
+    """What happens, in a sentence."""
+    waits: Chain
+    """Where ranks wait."""
+    peers: Chain | None
+    """Where the others wait, of which one place is enough; they have ended if it is empty. None if it may be
+    anywhere else."""
+    differ: str
+    """What must differ among the ranks: ``size``, ``order`` of sizes, ``empty``, or nothing of these."""
+    types: tuple[str, ...]
+    """The two types that meet."""
+    first: bool
+    """Whether it shows the first time that the function runs."""
+    few: bool
+    """Whether at most half of the ranks wait."""
+    errors: tuple[Error, ...]
+    shapes: tuple[str, ...]
+    """The shapes of the fix's function in which its defect shows so. Empty if it is all of them."""
+
+
+class Signature(NamedTuple):
+    """All hangs of one fix."""
+
+    fix: str
+    hangs: tuple[Hang, ...]
+    asks: str
+    """What decides, where the files leave it open."""
+
+
+def signatures() -> tuple[Signature, ...]:
+    """Return the signatures of all fixes whose defect hangs a job, in alphabetical order."""
+    found = []
+    for name, fix in catalog.fixes().items():
+        data = fix.manifest.get("signature", {})
+        if hangs := tuple(map(hang, data.get("hangs", ()))):
+            found.append(Signature(name, hangs, data["asks"]))
+    return tuple(found)
+
+
+def hang(data: Mapping[str, Any]) -> Hang:
+    """Return a hang as a manifest has it."""
+    errors = (Error(one["text"], _chain(one["frames"]), one.get("called", False)) for one in data.get("errors", ()))
+    return Hang(
+        data["summary"],
+        _chain(data.get("waits", ())),
+        _chain([data["peers"]] if data["peers"] else []) if "peers" in data else None,
+        data.get("differ", ""),
+        tuple(data.get("types", ())),
+        data.get("first", False),
+        data.get("few", False),
+        tuple(errors),
+        tuple(data.get("shapes", ())),
+    )
+
+
+def _chain(steps: Sequence[Sequence[str]]) -> Chain:
+    return tuple(tuple(Place(*place.split("::")) for place in step) for step in steps)
+
+
+# --- where they stand in an environment
+
+
+class Standing(NamedTuple):
+    """A fix on one installation."""
+
+    upstream: str
+    version: str | None
+    location: str
+    verdict: str
+    detail: str
+    """Why, in one sentence; often empty."""
+    hint: str
+    """What to do, with the command."""
+    shape: str | None = None
+    """That of the function."""
+    code: str | None = None
+    """As the verdict has it."""
+
+
+def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
+    """Return where a fix stands on each installation that has, or had, its defect; if there is none, on the others.
+
+    ``findings`` are those of this fix alone; ``request`` names the environment, and no fix. Empty without findings.
+    """
+    found = []
+    for place, (finding,) in report.by_installation(findings):
+        verdict = finding.verdict
+        what = verdict.verdict, verdict.detail, _hint(finding, report.digest(findings), request)
+        found.append(Standing(place.upstream, place.version, place.root, *what, finding.seen.shape, verdict.code))
+    return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
+
+
+def cure(fix: str, request: Request) -> str:
+    """Return the command that brings a fix into place."""
+    if request.writer[0] == "overlay":  # written again with one fix, it would lose the others
+        return command("apply", request)
+    return command("apply", request, "--fix", fix)
+
+
+def is_curable(found: Sequence[Standing]) -> bool:
+    """Return whether there is a rewrite where a fix stands; so there is where that is not known."""
+    return not found or any(one.code != NO_REWRITE for one in found)
+
+
+def upstreams(fix: str) -> str:
+    """Return the names of the upstreams that have a target of a fix."""
+    return " or ".join(dict.fromkeys(target.upstream for target in catalog.fix(fix).targets))
+
+
+def _hint(finding: Finding, digest: str, request: Request) -> str:
+    fix, verdict = finding.target.fix, finding.verdict.verdict
+    if finding.verdict.to_rewrite:
+        return f"on every node of the job, run: {cure(fix, request)}"
+    if verdict == APPLIED:
+        check = command("check", request, "--fix", fix, "--expect-digest", digest)
+        return f"a job that started before that needs a restart; else look at the other nodes: `{check}` on each"
+    if verdict in SETTLED:
+        return (
+            "this copy does not have the defect; if the job runs another, name it with --python, --target or --source"
+        )
+    return finding.verdict.hint
