@@ -12,6 +12,7 @@ from unhang.compat.sweep.matrix_files import Facts
 from unhang.compat.sweep.outlines import Packed
 from unhang.compat.sweep.settle import Settled
 from unhang.judge.decide import OURS
+from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
 FIGURES = ("branches", "configurations", "passed", "cured", "failed", "worse")
@@ -65,6 +66,7 @@ def _shapes(
     """Return what is known of each shape. Those in a file on record (``here``) have an outline: what people edit."""
     known: dict[str, dict[str, Any]] = {}
     targets = {target.function: target for target in fix.functions}
+    rewritten = rewritten_beside(fix)
     for row in settled.rows:
         if row["fix"] != fix.id:
             continue
@@ -75,6 +77,7 @@ def _shapes(
             failing = {"failing": seen.failing} if seen.failing else {}
             entry["endstate"] = {name: getattr(seen, name) for name in FIGURES} | failing
         beside = collection.pairs.get(key, set())
+        beside = beside | {rewritten[digest] for digest in beside & rewritten.keys()}
         if beside:
             entry["beside"] = sorted(beside)
         content = collection.rows[key].content
@@ -88,3 +91,15 @@ def _shapes(
             if (function, result) in here and "outline" not in ours:
                 ours["outline"] = packed.add(learnt.outline_patched(content, targets[function], result))
     return known
+
+
+def rewritten_beside(fix: Fix) -> dict[str, str]:
+    """Return what other fixes make of the functions that targets of this one depend on, by the shape before."""
+    functions = {target.depends_on.function for target in fix.targets if target.depends_on is not None}
+    return {
+        key.partition(" ")[2]: row["result"]
+        for other in catalog.fixes()
+        if functions and other != fix.id
+        for key, row in catalog.facts(other).get("shapes", {}).items()
+        if key.partition(" ")[0] in functions and "result" in row
+    }

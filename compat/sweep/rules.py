@@ -151,18 +151,29 @@ def sets(data: Data) -> Iterator[Problem]:
 
 
 def together(data: Data) -> Iterator[Problem]:
-    """Yield releases with two functions, of which one depends on the other, whose shapes are not on record together."""
+    """Yield releases with two functions, of which one depends on the other, whose shapes are not on record together.
+
+    What a fix makes of the other one counts as well: whoever applies both has that beside it.
+    """
+    results = {
+        (other, key): row["result"]
+        for other, facts in data.facts.items()
+        for key, row in facts["shapes"].items()
+        if "result" in row
+    }
     for fix, known in data.facts.items():
         for target in catalog.targets(fix, data.manifests[fix]):
-            names = known["targets"][target.upstream]
+            names, other = known["targets"][target.upstream], target.depends_on
             for release, shapes in known["releases"].items():
-                if target.depends_on is None or release.split()[0] != target.upstream:
+                if other is None or release.split()[0] != target.upstream:
                     continue
-                mine, beside = (shapes[names.index(one.place)] for one in (target, target.depends_on))
+                mine, there = (shapes[names.index(one.place)] for one in (target, other))
                 row = known["shapes"].get(f"{target.function} {mine}", {"state": "not-affected"})
-                if row["state"] != "not-affected" and beside not in row.get("beside", ()):
-                    message = f"{release} has it beside {beside}, and its `beside` has not; {_SWEEP} -- --fix {fix}"
-                    yield Problem(file_of(fix), f"{target.function} {mine}", message)
+                made = (results.get((one, f"{other.function} {there}")) for one in data.facts if one != fix)
+                for beside in (there, *filter(None, made)):
+                    if row["state"] != "not-affected" and beside not in row.get("beside", ()):
+                        message = f"{release} has it beside {beside}, and its `beside` has not; {_SWEEP} -- --fix {fix}"
+                        yield Problem(file_of(fix), f"{target.function} {mine}", message)
 
 
 def digests(data: Data) -> Iterator[Problem]:

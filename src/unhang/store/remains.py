@@ -64,7 +64,7 @@ def look(entry: Entry) -> Remains:
         absent = f"{entry.path} is gone"
     else:
         absent, entry = "", entry._replace(record=record if old and new else entry.record)
-    is_listed = record is not None and _is_listed(entry, record, now)
+    is_listed = now is not None and record is not None and _is_listed(entry, record, now)
     is_over = is_listed or (now is not None and sha256(now) == entry.pristine)
     if is_over and not absent:
         absent = f"{entry.path} was reinstalled or restored since; none of our changes are left in it"
@@ -179,11 +179,9 @@ def _is_tidied(entry: Entry, fixed: Fixed, now: bytes) -> bool:
     return False
 
 
-def _is_listed(entry: Entry, record: str, now: bytes | None) -> bool:
+def _is_listed(entry: Entry, record: str, now: bytes) -> bool:
     """Return whether a RECORD lists the file as it is now, in a row that an installer wrote."""
     data, name = links.read_record(record) or b"", entry.relative.replace(os.sep, "/")
-    if now is None:
-        return entry.record_row is not None and dist_info.row(data, name) is None
     return MARK not in now and dist_info.lists(data, name, now)
 
 

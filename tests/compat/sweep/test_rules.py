@@ -67,6 +67,14 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda data: [row.pop("beside", None) for row in data.facts[BATCHES]["shapes"].values()],
         "and its `beside` has not; run nox -s sweep -- --fix fsdp-dynamic-bsz",
     ),
+    "rewritten beside": (
+        lambda data: [
+            row["beside"].remove("39118ea26dd2ac53")
+            for row in data.facts["infer-metric-rank0"]["shapes"].values()
+            if {"20292e0b8491a5c5", "39118ea26dd2ac53"} <= {*row.get("beside", ())}
+        ],
+        "has it beside 39118ea26dd2ac53, and its `beside` has not; run nox -s sweep -- --fix infer-metric-rank0",
+    ),
     "decided twice": (
         lambda data: data.manifests[MEAN]["decisions"].append(data.manifests[MEAN]["decisions"][0]),
         "is decided 2 times",
