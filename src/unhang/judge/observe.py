@@ -278,11 +278,12 @@ def depended(target: Target, seen: Observation, there: Observation) -> Observati
 
     ``seen`` is the target, ``there`` the other function in its own file.
     """
-    from unhang.shapes import rebound
-
     other = target.depends_on
     if seen.on_record or seen.data is None or other is None or other.file == target.file:
         return there
+
+    from unhang.shapes import rebound  # it imports ast, which `check` of a release does not need
+
     if not (bound := rebound.elsewhere(_tree(seen.data), other.function.partition(".")[0], other.file)):
         return there
     detail = f"on line {', '.join(map(str, bound))} of {target.file}"
