@@ -32,7 +32,8 @@ def test_each_release_has_its_verdict() -> None:
     releases = catalog.releases()["verl"]
     rows = matrix.rows([catalog.fix(FIX)], {"verl": releases}, catalog.shape_table())
     now = {row.version: row.verdict for row in rows}
-    assert {version for version, verdict in now.items() if verdict == "needed"} == {OLDEST, OLD, "0.8.0.dev0", NEW}
+    needed = {"0.6.1", OLDEST, OLD, "0.8.0.dev0", NEW}  # no rewrite is for the copy of 0.6.1, in another file
+    assert {version for version, verdict in now.items() if verdict == "needed"} == needed
     assert {version for version, verdict in now.items() if verdict == "fixed-upstream"} == {"0.9.0", "0.9.1"}
 
 

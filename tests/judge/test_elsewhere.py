@@ -78,16 +78,17 @@ def test_a_function_that_is_not_affected_has_no_such_note(tmp_path: Path) -> Non
     assert [(one.verdict.verdict, one.notes) for one in found] == [("not-affected", ())] * 2
 
 
-def test_it_has_one_where_its_own_upstream_runs_another_copy(tmp_path: Path) -> None:
+def test_a_copy_in_its_own_upstream_is_needed_and_never_rewritten(tmp_path: Path) -> None:
     row = {**ROW, "module": "verl", "package": "verl", "files": ["verl/old/one.py"], "what": "has a copy"}
     fix = GATE._replace(manifest={"instead": [{**row, "pattern": r"copied\("}]})
     where = gates.lay_out(tmp_path, {"verl/one.py": "x = 1\n", "verl/two.py": "", "verl/old/one.py": "copied()"})
     where = where._replace(version="1.5")
-    told = "verl has a copy (verl/old/one.py:1); unhang does not rewrite that: `unhang explain gate`"
+    told = "verl has a copy (verl/old/one.py:1)", "unhang does not rewrite that: `unhang explain gate`"
     found = judge([where], [fix], {})
-    assert [(one.verdict.verdict, one.notes) for one in found] == [("not-affected", (told,))] * 2
+    assert [one.verdict[:4] for one in found] == [("needed", "no-rewrite", *told)] * 2
+    assert not any(one.verdict.to_rewrite for one in found)
     (tmp_path / "verl/old/one.py").write_text("right")
-    assert [one.notes for one in judge([where], [fix], {})] == [(), ()]
+    assert [one.verdict.verdict for one in judge([where], [fix], {})] == ["not-affected"] * 2
 
 
 def test_each_row_of_the_manifests_names_files_of_its_module_and_a_pattern() -> None:

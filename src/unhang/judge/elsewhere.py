@@ -45,17 +45,22 @@ def notes(
 
 
 def instead(fix: Fix, folders: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each of these packages that runs other code in place of a target of the fix.
+    """Return what each of these packages does that runs other code in place of a target of the fix, and where.
 
     ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a namesake, or a
     release that does not do so, has none.
     """
     with _blamed(fix):
         return tuple(
-            f"{row['package']} {row['what']} ({place}); unhang does not rewrite that: `{explain(fix.id)}`"
+            f"{row['package']} {row['what']} ({place})"
             for row in fix.manifest.get("instead", ())
             if row["module"] in folders and (place := _matched(row, folders[row["module"]]))
         )
+
+
+def way_out(fix: str) -> str:
+    """Return what is said after ``instead``."""
+    return f"unhang does not rewrite that: `{explain(fix)}`"
 
 
 def _blamed(fix: Fix) -> packs.Blamed:

@@ -9,11 +9,12 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from unhang import packs
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, joined
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
     APPLIED,
     NEEDED,
+    NO_REWRITE,
     NOT_AFFECTED,
     OURS,
     SETTLED,
@@ -168,14 +169,23 @@ def judge(
         for finding in found
     ]
     instead = {fix.id: partial(elsewhere.instead, fix) for fix in fixes}
-    of_packages = {name: told(packages) for name, told in instead.items()}
+    of_packages = {
+        name: tuple(joined(copy, elsewhere.way_out(name)) for copy in told(packages)) for name, told in instead.items()
+    }
     return [
         finding._replace(elsewhere=(*finding.elsewhere, *of_packages[finding.target.fix]))
         if finding.verdict.verdict != NOT_AFFECTED
         # where the function is not affected, what other packages run is no matter; another copy of its own upstream is
-        else finding._replace(elsewhere=instead[finding.target.fix](_folder(finding.installation)))
+        else _unless_copied(finding, instead[finding.target.fix](_folder(finding.installation)))
         for finding in found
     ]
+
+
+def _unless_copied(finding: Finding, copies: Sequence[str]) -> Finding:
+    """Return a finding without the defect, given what is said of copies in its own upstream that have it."""
+    if not copies:
+        return finding
+    return finding._replace(verdict=Verdict(NEEDED, NO_REWRITE, joined(*copies), elsewhere.way_out(finding.target.fix)))
 
 
 def _folder(installation: Installation) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from unhang import packs
 from unhang.errors import UnhangError
 from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, UNLISTED, URGENCY, beside
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
@@ -64,7 +65,12 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
         for target in fix.targets
         if target.upstream == upstream
     ]
-    return min(found, key=URGENCY.index, default=NOT_AFFECTED)
+    copied = [
+        NEEDED
+        for row in fix.manifest.get("instead", ())
+        if release.version in row.get("needed-in", ()) and row["module"] == packs.upstreams()[upstream].module
+    ]
+    return min([*found, *copied], key=URGENCY.index, default=NOT_AFFECTED)
 
 
 def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
