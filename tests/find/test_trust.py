@@ -107,7 +107,8 @@ def test_an_access_control_list_may_name_others_in_the_place_of_the_users_own_gr
 
 def test_a_name_that_no_file_can_have_is_an_objection(venv: Path) -> None:
     (venv / "lib/python3.11/site-packages/x.pth").write_text("/a\0b\n")
-    assert objection(venv) == "/a\0b: embedded null byte"
+    assert "/a\0b: " in objection(venv)
+    assert "embedded null" in objection(venv), "each Python words it in its own way"
 
 
 def test_a_group_of_the_users_own_is_nobody_else(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from support.sources import Source
 from unhang.cli import main as command
 from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NEEDED, WRONG
 from unhang.judge.findings import Finding
-from unhang.records import Token
+from unhang.records import Token, paired
 from unhang.rewrite.plan import Plan, plan
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -197,11 +197,12 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
             (root / other.file).parent.mkdir(parents=True, exist_ok=True)
             (root / other.file).write_text("".join(f"{depth * ' '}{row}\n" for depth, row in enumerate(rows)))
         if target.depends_on is not None and target.depends_on.file != target.file:
-            beside = root / target.depends_on.file
-            beside.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(_wrong(target.depends_on))
+            there = root / target.depends_on.file
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_bytes(_wrong(target.depends_on))
+        beside = target.depends_on and Source(target.depends_on, (root / target.depends_on.file).read_bytes()).digest
         before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
-        token = Token(old.digest, catalog.generation(), new.digest)
+        token = Token(paired(old.digest, beside), catalog.generation(), paired(new.digest, beside))
         command.main(["apply", "--accept", str(token), "--fix", target.fix, "--target", folder])
         _demand(path.read_bytes() == after, "the command did not write what was planned", base, data, after)
         code = command.main(["revert", "--target", folder])

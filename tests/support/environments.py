@@ -31,7 +31,7 @@ TRUTH = """
 import importlib, json, sys
 if sys.path[0] == "": del sys.path[0]
 found = {}
-for name in ["megatron.core", "megatron.training", "megatron.bridge", "verl", "swift"]:
+for name in ["megatron.core", "megatron.training", "megatron.bridge", "mcore_bridge", "verl", "swift"]:
     try: found[name] = getattr(importlib.import_module(name), "__file__", None)
     except ImportError: found[name] = None
 print(json.dumps(found))
@@ -179,7 +179,7 @@ def project(root: Path, name: str, version: str, where: str = ".") -> Path:
         version = "{version}"
         [tool.setuptools.packages.find]
         where = ["{where}"]
-        include = ["megatron.bridge*", "megatron.core*", "megatron.training*", "verl*", "swift*"]
+        include = ["megatron.bridge*", "megatron.core*", "megatron.training*", "mcore_bridge*", "verl*", "swift*"]
         [tool.setuptools.package-data]
         "verl.version" = ["version"]
         """

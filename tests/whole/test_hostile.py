@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,11 +57,6 @@ def tabs(data: bytes) -> bytes:
     return head + line + levels.sub(lambda match: b"\t" * (len(match[0]) // 4), body)
 
 
-def indented(data: bytes) -> bytes:
-    head, line, body = data.partition(CLASS)
-    return head + b"\nif TYPE_CHECKING:\n    pass\nelse:" + textwrap.indent((line + body).decode(), "    ").encode()
-
-
 FORMS: dict[str, Callable[[bytes], bytes]] = {
     "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
     "CR": lambda data: data.replace(b"\n", b"\r"),
@@ -73,7 +67,6 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
     "latin-1": latin_1,
     "tabs": tabs,
     "form feeds and white space at line ends": lambda data: data.replace(CLASS, b" \t\n\x0c" + CLASS),
-    "under if TYPE_CHECKING's else": indented,
 }
 
 

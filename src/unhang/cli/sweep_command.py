@@ -156,11 +156,26 @@ def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
     console.say_each(gate.line(f"{shown}: undecided, not recorded: {name}: {why}") for name, why in unclear.items())
     if unclear:
         return False
-    known["files"].update(files)
+    known["files"].update({**files, **_patched(release, states)})
     facts.record_states(known, states, release.version)
     told = ", ".join(f"{it.function} is {state.state}" for it, (_, state) in states.items())
     console.show(f"{shown}: {told or 'it does not have the function'}")
     return True
+
+
+def _patched(release: Release, states: Mapping[Target, tuple[str, State]]) -> dict[str, dict[str, str]]:
+    """Return the shapes in each file with the fix in it, by the file's sha256: what `apply` writes is on record too."""
+    from unhang.rewrite.one_file import Step, rewrite
+
+    found: dict[str, dict[str, str]] = {}
+    steps = [Step(target, state.result) for target, (_, state) in states.items() if state.result is not None]
+    for file in {step.target.file for step in steps}:
+        mine = [step for step in steps if step.target.file == file]
+        done = rewrite(release.read(file) or b"", mine)
+        shapes = {step.target.function: pair[1] for step, pair in zip(mine, done.shapes)}
+        here = {it.function: digest for it, (digest, _) in states.items() if it.file == file}
+        found[hashlib.sha256(done.data).hexdigest()] = {**here, **shapes}
+    return found
 
 
 def _results(fix: Fix, known: Mapping[str, Mapping[str, Mapping[str, str]]]) -> dict[Target, set[str]]:
