@@ -190,7 +190,7 @@ class Pin(NamedTuple):
     repository: str = ""
     """The URL of the repository, for what is built from a commit."""
     ref: str = ""
-    """The tag or branch that was asked for; without a repository, the versions that are allowed where none is pinned."""
+    """The tag or branch asked for; without a repository, the versions that are allowed, where none is pinned."""
     commit: str = ""
     source: str = ""
     """The folder or the file that it comes from, unless that is an index or a repository."""

@@ -374,7 +374,9 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
         help="only these releases: a version (0.17.1) or a PEP 440 specifier (~=0.17)",
     )  # fmt: skip
     parser.add_argument(
-        "--upgrade", metavar="REQ", help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins"
+        "--upgrade",
+        metavar="REQ",
+        help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins",
     )
     _output(parser, "text", "markdown", "json", "svg")
     parser.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")

@@ -66,9 +66,10 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
             steps = tuple(upgrade.steps(pin.distribution, known, fixes))
             found[pin.distribution, known] = upgrade_text.Upgrades(pin.distribution, known, *needs, steps)
         elif not known:
-            console.note(f"note: the matrix does not have what is pinned of {pin.distribution}: {pin.told or pin.version}")
+            console.note(f"note: not in the matrix: {pin.distribution} {pin.told or pin.version}")
     if not found:
-        raise UnhangError("no-such-release", f"the matrix has no release that {options.upgrade} names", hint=_REQUIREMENT)
+        what = f"the matrix has no release that {options.upgrade} names"
+        raise UnhangError("no-such-release", what, hint=_REQUIREMENT)
     if options.output_format == "json":
         print(upgrade_text.json_upgrades(found.values()))
     elif options.output_format == "markdown":
@@ -81,14 +82,18 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
 def _pins(wanted: str) -> Sequence[Pin]:
     """Return the pins of a lock file; or the one that a requirement is."""
     from unhang.judge.pinned import distributions
-    from unhang.pins import files, origin
+    from unhang.pins import files, requirements
+    from unhang.pins.values import DamagedError
 
     if os.path.exists(wanted) or os.sep in wanted:
         return files.read(wanted, distributions()).pins
-    name, is_pinned, version = wanted.partition("==")
-    if not is_pinned or (pin := Pin(origin.normal(name.partition("[")[0].strip()), version.strip())).distribution not in distributions():
+    try:
+        pins = [pin for pin in requirements.pins(wanted, distributions()) if pin.version]
+    except DamagedError:
+        pins = []
+    if not pins:
         raise UnhangError("bad-option", f"{wanted!r} is neither a release nor a file", hint=_REQUIREMENT)
-    return [pin]
+    return pins
 
 
 def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:

@@ -124,7 +124,7 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
 
 
 def _by_git(pin: Pin) -> _Known:
-    """Return which release a commit or a tag is. A commit is the same in every clone; a tag is upstream's or nobody's."""
+    """Return which release a commit or a tag is. A commit is the same in each clone; a tag counts in upstream's own."""
     one = _project(pin.distribution)
     prefix = one.about.get("tree-tags", "v")
     found = [
@@ -144,7 +144,9 @@ def _by_git(pin: Pin) -> _Known:
     folder = pin.distribution
     clone = line("git", "clone", "--", pin.repository, folder)
     checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', at)}" if at and not at.startswith("-") else ""
-    return _Known("", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder))))
+    return _Known(
+        "", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder)))
+    )
 
 
 def _project(distribution: str) -> Upstream:

@@ -14,9 +14,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     packages = tables(document, "package")
     lines = toml.lines(content, "package", len(packages))
     found = [
-        _pin(package, line)
-        for package, line in zip(packages, lines)
-        if origin.normal(text(package, "name")) in names
+        _pin(package, line) for package, line in zip(packages, lines) if origin.normal(text(package, "name")) in names
     ]
     asked = {(pin.distribution, pin.version): pin.extras for pin in found if pin.extras}
     plain = [pin._replace(extras=asked.pop((pin.distribution, pin.version), ())) for pin in found if not pin.extras]

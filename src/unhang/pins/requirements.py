@@ -45,7 +45,7 @@ def _pin(row: str, line: int, names: Collection[str]) -> Pin | None:
         return _placed(editable[1].strip("\"'"), line, names) if editable else None
     text = re.split(r"\s--?[A-Za-z]", row, maxsplit=1)[0].strip()  # its options, such as --hash
     named = re.match(_NAMED, text)
-    if named is None or text.lower().endswith((".whl", ".zip", ".tar.gz")) and "@" not in text:
+    if named is None or (text.lower().endswith((".whl", ".zip", ".tar.gz")) and "@" not in text):
         if "/" not in text and not text.startswith(".") and not origin.distribution(text):
             raise DamagedError(f"line {line} is no requirement")
         return _placed(text, line, names)

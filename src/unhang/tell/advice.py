@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from unhang import gate
@@ -12,8 +11,7 @@ from unhang.judge.findings import Finding
 from unhang.judge.upgrade import Step
 from unhang.records import Pin, Request
 from unhang.shapes import catalog
-from unhang.shapes.catalog import Fix
-from unhang.suggest import command, line
+from unhang.suggest import command
 from unhang.tell import report
 from unhang.tell.rows import counted
 
@@ -39,7 +37,8 @@ def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
     fixes = [catalog.fix(name) for name in request.fixes]
     needing = [it for it in findings if it.verdict.verdict == NEEDED]
     for pin, version in dict.fromkeys((it.installation.pin, it.installation.version) for it in needing):
-        assert pin is not None and version is not None
+        assert pin is not None
+        assert version is not None
         best = upgrade.best(upgrade.steps(pin.distribution, version, fixes))
         if best is not None:
             have = upgrade.needs(pin.distribution, version, fixes)[0]

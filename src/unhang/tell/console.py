@@ -284,7 +284,10 @@ def count(number: int, noun: str) -> str:
 
 
 def unmet(
-    required: Sequence[str], findings: Sequence[Finding], items: Sequence[Blocked] = (), shown: Collection[str] = (),
+    required: Sequence[str],
+    findings: Sequence[Finding],
+    items: Sequence[Blocked] = (),
+    shown: Collection[str] = (),
     absent: str = "install it, or use --python PY",
 ) -> list[str]:
     """Return a sentence for each required fix that is not in place: why, and what to do.
