@@ -190,7 +190,7 @@ class Pin(NamedTuple):
     repository: str = ""
     """The URL of the repository, for what is built from a commit."""
     ref: str = ""
-    """The tag or branch asked for; without a repository, the versions that are allowed, where none is pinned."""
+    """The tag or branch; without a repository, the versions that are allowed, where none is pinned."""
     commit: str = ""
     source: str = ""
     """The folder or the file that it comes from, unless that is an index or a repository."""
@@ -199,7 +199,8 @@ class Pin(NamedTuple):
     def told(self) -> str:
         """What a report says of it, besides its name and version."""
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
-        git = f"git {self.commit[:9] or self.ref}" if self.repository else ""
+        names = [self.commit[:9], f"({self.ref})" if self.commit and self.ref else self.ref]
+        git = " ".join(filter(None, ("git", *names))) if self.repository else ""
         return "; ".join(filter(None, (extras, git, self.source, self.when)))
 
 

@@ -194,10 +194,7 @@ def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
         ({"command": "revert"}, "command is 'revert', not one of check, apply, diff"),
         ({"command": "diff", "require": "x"}, "require is for check and apply"),
         ({"command": "apply", "expect_digest": "x"}, "expect-digest is for check, not for apply"),
-        (
-            {"target": "a", "source": "b"},
-            "only one of python, target, source, lock can be given, not target and source",
-        ),
+        ({"target": "a", "source": "b"}, "only one of python, target, source, lock can be given, not target and so"),
         ({"lock": "uv.lock", "source": "b"}, "can be given, not source and lock"),
         ({"lock": "uv.lock", "command": "apply"}, "lock is for check, not for apply"),
     ],

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang import packs
-from unhang.errors import joined
 from unhang.judge import matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
@@ -32,8 +31,10 @@ class _Known(NamedTuple):
     release: str
     """Its version; empty if it is none."""
     why: str = ""
-    """What a user should know of that; or why it is none."""
+    """Why it is none."""
     hint: str = ""
+    tag: str = ""
+    """The tag that its commit has."""
 
 
 def distributions() -> frozenset[str]:
@@ -80,6 +81,7 @@ def on_record(upstream: str, version: str) -> str:
 def _places(path: str, pin: Pin) -> Iterator[tuple[Installation, _Known]]:
     by_git = _by_git(pin) if pin.repository else None
     version = by_git.release or pin.version if by_git else pin.version
+    pin = pin._replace(ref=by_git.tag) if by_git and by_git.tag else pin
     for one in held(pin.distribution, version):
         known = by_git or _by_version(one, pin, path)
         yield Installation(one, version or None, path, path, os.path.join(path, ""), "lock", None, (), pin), known
@@ -93,8 +95,8 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
     table = catalog.shape_table()
     word, shape = matrix.of_target(fix, target, release, table), matrix.known_shape(target, release, table)
     if word == NEEDED and shape is not None and shape.state == NO_REWRITE:
-        return Verdict(word, NO_REWRITE, joined("no rewrite is for this release", known.why), target.workaround)
-    why = joined("this release was yanked from the index" if release.yanked else "", known.why)
+        return Verdict(word, NO_REWRITE, "no rewrite is for this release", target.workaround)
+    why = "this release was yanked from the index" if release.yanked else ""
     return Verdict(word, BY_RELEASE, why, Hint(Command("apply")) if word == NEEDED else "")
 
 
@@ -128,17 +130,21 @@ def _by_git(pin: Pin) -> _Known:
     one = _project(pin.distribution)
     prefix = one.about.get("tree-tags", "v")
     found = [
-        (version, tag, commit)
+        (version, tag)
         for tag, commit in catalog.tags(one.name).items()
         if tag.startswith(prefix) and (version := on_record(one.name, tag.removeprefix(prefix)))
         if (commit.startswith(pin.commit) if pin.commit else tag == pin.ref and _is_upstreams(one, pin.repository))
     ]
     if found:
-        version, tag, commit = max(found, key=lambda it: matrix.parsed(it[0]))
-        return _Known(version, f"commit {commit[:9]} is tag {tag}" if pin.commit else f"tag {tag}")
+        version, tag = max(found, key=lambda it: matrix.parsed(it[0]))
+        return _Known(version, tag=tag)
     at = pin.commit or pin.ref
-    what = f"commit {pin.commit[:9]}" if pin.commit else f"{pin.ref!r}" if pin.ref else "the newest commit"
-    why = f"{what} is no tag of a release in the matrix"
+    if pin.commit:
+        why = f"commit {pin.commit[:9]} is not that of a release's tag"
+    else:
+        why = (
+            f"{pin.ref or 'the newest commit'} may be any code: it is no tag of a release in upstream's own repository"
+        )
     if not re.fullmatch(_URL, pin.repository):
         return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
     folder = pin.distribution

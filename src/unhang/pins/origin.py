@@ -32,7 +32,7 @@ def of_url(pin: Pin, url: str) -> Pin:
     """Return the pin of what a URL or a path leads to: an archive of a repository, a wheel, an sdist or a folder."""
     if url.startswith("git+"):
         return of_git(pin, url)
-    plain = url.partition("#")[0].partition("?")[0]
+    plain = url.partition("#")[0].partition("?")[0].removeprefix("file://")
     if found := re.fullmatch(_ARCHIVE, plain):
         return of_git(pin, found[1], found[2])
     return pin._replace(source=plain, version=pin.version or version(plain))

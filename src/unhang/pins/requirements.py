@@ -9,7 +9,7 @@ from unhang.pins import origin
 from unhang.pins.values import DamagedError
 from unhang.records import Pin
 
-_NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?=$|[\[(@<>=!~; ,])"
+_NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(?=$|[@;(<>]|[=!~]=)"
 _OTHER = r"(?:-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(\S+)"
 _EDITABLE = r"(?:-e|--editable)(?:\s*=\s*|\s+)(.+)"
 

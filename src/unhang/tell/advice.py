@@ -29,7 +29,7 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
         below = "next, in the Dockerfile, below the line that installs them:"
         build = f"RUN pip install --no-cache-dir unhang && {command('apply', request)} 2>&1"
         lines += [*filter(None, [numbers]), below, f"  {build}"]
-    return [*lines, *_better(findings, request)]
+    return [*lines, *dict.fromkeys(_better(findings, request))]
 
 
 def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
@@ -42,11 +42,11 @@ def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
         best = upgrade.best(upgrade.steps(pin.distribution, version, fixes))
         if best is not None:
             have = upgrade.needs(pin.distribution, version, fixes)[0]
-            yield gate.line(_instead(pin, best, have))
+            yield _instead(pin, best, have)
 
 
 def _instead(pin: Pin, best: Step, have: Sequence[str]) -> str:
-    extras = f"[{','.join(pin.extras)}]" if pin.extras else ""
+    extras = gate.line(f"[{','.join(pin.extras)}]") if pin.extras else ""
     brings = f"brings in {', '.join(best.brings)}" if best.brings else "brings in none"
     unknown = f"; nobody knows whether it needs {', '.join(best.unknown)}" if best.unknown else ""
     return (

@@ -72,12 +72,12 @@ def _rule(name: str) -> dict[str, Any]:
 def _result(found: Finding, folder: str) -> dict[str, Any]:
     target, verdict, place = found.target, found.verdict, found.installation
     title = catalog.fix(target.fix).title
-    where = f"{verdict.verdict} in {target.function} of {place.upstream} {place.version or '(no version)'}"
+    copy = "an untouched copy of " if place.pin else ""
+    where = f"{verdict.verdict} in {target.function} of {copy}{place.upstream} {place.version or '(no version)'}"
     hint = verdict.hint and f"do: {verdict.hint}"
     # neither the folder nor the line, which change though the finding is the same
     identity = [target.fix, place.upstream, target.file, target.function]
     if place.pin is not None:  # a file may pin several releases, and a repository have several files
-        where = f"{verdict.verdict} in {target.function} of an untouched copy of {place.upstream} {place.version}"
         identity += [os.path.relpath(found.seen.place, folder), place.pin.when]
     return {
         "ruleId": target.fix,
