@@ -20,9 +20,7 @@ def package(name: str, version: str, more: str = SDIST) -> str:
 
 
 def test_versions_markers_and_sources(tmp_path: Path) -> None:
-    vcs = (
-        f'vcs = {{ type = "git", url = "https://a.example/verl", requested-revision = "v1", commit-id = "{COMMIT}" }}\n'
-    )
+    vcs = f'type = "git", url = "https://a.example/verl", requested-revision = "v1", commit-id = "{COMMIT}"'
     texts = [
         package("verl", "0.7.1", "marker = \"'rl' in extras\"\n" + SDIST),
         package("torch", "2.0"),

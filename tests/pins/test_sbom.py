@@ -68,9 +68,17 @@ def test_spdx_2_and_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1}', "{", '{"bomFormat": "CycloneDX", "components": {}}', '{"spdxVersion": 2, "packages": [1]}',
-             '{"bomFormat": "CycloneDX", "components": [{"name": 1}]}', '{"a":' * 100_000, '{"a": ' + "1" * 10_000 + "}"]
-)  # fmt: skip
+    "text",
+    [
+        '{"a": 1}',
+        "{",
+        '{"bomFormat": "CycloneDX", "components": {}}',
+        '{"bomFormat": "CycloneDX", "components": [{"name": 1}]}',
+        '{"spdxVersion": 2, "packages": [1]}',
+        '{"a":' * 100_000,
+        '{"a": ' + "1" * 10_000 + "}",
+    ],
+)
 def test_what_is_no_sbom_is_damage(text: str, tmp_path: Path) -> None:
     with pytest.raises(UnhangError) as raised:
         read(tmp_path / "bom.json", text)

@@ -22,6 +22,7 @@ from unhang.suggest import Command, Hint, line
 
 BY_RELEASE = "by-release"
 """The code of a verdict on an untouched copy of the release that a lock file pins: nobody has read that code."""
+_GITHUB = r"(?:(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/|git@github\.com:)([\w.-]+/[\w.-]+?)(?:\.git)?/?"
 _URL = r"(?:https?|ssh|git)://[^\s/].*|[\w.-]+@[\w.-]+:.+"
 
 
@@ -163,9 +164,9 @@ def _project(distribution: str) -> Upstream:
 
 def _is_upstreams(one: Upstream, repository: str) -> bool:
     """Return whether a URL leads to the upstream's own repository, under the name that it has or had."""
-    path = re.split(r"[/:]", repository.removesuffix("/").removesuffix(".git"))
+    found = re.fullmatch(_GITHUB, repository, re.IGNORECASE)
     own = (one.about.get("repository", ""), *one.about.get("formerly", ()))
-    return path[-3:-2] == ["github.com"] and "/".join(path[-2:]).lower() in map(str.lower, own)
+    return found is not None and found[1].lower() in map(str.lower, own)
 
 
 def _checked(folder: str) -> Hint:
