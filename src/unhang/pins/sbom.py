@@ -23,7 +23,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
         found = _spdx_3(document)
     else:
         raise DamagedError("it is neither CycloneDX nor SPDX")
-    seen = {}
+    seen: dict[Pin, Pin] = {}
     for name, version, purls in found:
         if pin := _pin(name, version, purls, names):
             key = f'"{purls[0]}"' if purls else f'"{name}"'

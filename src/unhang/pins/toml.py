@@ -19,7 +19,8 @@ def parsed(text: str) -> dict[str, Any]:
         except ImportError as error:
             what = "Python 3.10 cannot read TOML without tomli"
             raise UnhangError("no-lock-reader", what, hint="pip install 'unhang[lock]'") from error
-    return tomllib.loads(text)
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
 
 
 def lines(text: str, name: str, number: int) -> list[int]:
