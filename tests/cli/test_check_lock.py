@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import cli
+from support import cli, wheels
 from support.lock_files import COMMIT, uv, uv_package
 from unhang.records import Token
 
@@ -118,6 +119,27 @@ def test_what_is_unlisted_for_one_reason_is_one_row_with_the_command(tmp_path: P
     rows = cli.called("check", "--lock", lock, "--output-format", "json").json["results"]
     assert {row["hint"].rpartition("`, then `")[2] for row in rows} == {"unhang check --source megatron-core`"}
     assert len(cli.called("check", "--lock", lock, "-v").out.splitlines()) > len(lines), "-v has a row for each"
+
+
+def test_a_wheel_beside_the_lock_file_is_judged_by_its_code(tmp_path: Path) -> None:
+    wheel = wheels.fetch("verl", "0.7.1")
+    assert cli.called("wheel", wheel, "-o", tmp_path / "a").code == 0
+    (patched,) = (tmp_path / "a").iterdir()
+    lock = tmp_path / "uv.lock"
+    lock.write_text(uv(uv_package("verl", patched.name.split("-")[1], f'path = "a/{patched.name}"')))
+    ran = cli.called("check", "--lock", lock, "--require", MTP)
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "nothing left to do")
+    rows = cli.called("check", "--lock", lock, "--fix", MTP, "--output-format", "json").json["results"]
+    assert [(row["verdict"], row["code"], row["location"]) for row in rows] == [("applied", None, str(lock))]
+    (tmp_path / "b").mkdir()
+    shutil.copy(wheel, tmp_path / "b")
+    lock.write_text(uv(uv_package("verl", "0.8.0", f'path = "b/{wheel.name}"')))
+    ran = cli.called("check", "--lock", lock, "--fix", MTP, "--output-format", "github")
+    assert ran.out.startswith(f"::error file={lock},line=5,title=unhang {MTP} (cure)::needed")
+    assert f"unhang wheel {tmp_path}/b/{wheel.name} -o {tmp_path}/b --fix {MTP}" in ran.out
+    patched.unlink()
+    lock.write_text(uv(uv_package("verl", "0.7.1+unhang.1", f'path = "a/{patched.name}"')))
+    assert "somebody's build of 0.7.1" in cli.called("check", "--lock", lock, "--fix", MTP).out
 
 
 def test_an_included_file_is_a_warning_until_it_is_named(tmp_path: Path) -> None:

@@ -83,11 +83,6 @@ def test_a_commit_counts_anywhere_and_a_tag_only_in_upstream_s_own_repository(pi
         (Pin("verl", "0.1"), "older than every release", "install it"),
         (Pin("verl", "0.7.5"), "no release that the matrix has", "install it"),
         (Pin("verl", "0.7.1+cu12"), "somebody's build of 0.7.1", "install it"),
-        (
-            Pin("verl", "0.7.1+unhang.1", source="w/verl-0.7.1+unhang.1-py3-none-any.whl"),
-            "somebody's build of 0.7.1",
-            "`unhang wheel below/w/verl-0.7.1+unhang.1-py3-none-any.whl -o DIR`",
-        ),
         (Pin("verl", "0.7.1", source="third party/verl"), "a folder", "unhang check --source 'below/third party/verl'"),
         (Pin("verl", ref=">=0.7"), "no version is pinned, >=0.7 is allowed", "uv lock"),
         (Pin("verl", "1" * 5000), "no version of PEP 440", "install it"),

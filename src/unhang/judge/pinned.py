@@ -103,9 +103,9 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
 
 def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
     """Return which release a pin without a commit is: its version says it, unless somebody has built it himself."""
-    here = os.path.join(os.path.dirname(path), pin.source)
     if pin.source and not pin.source.endswith((".whl", ".zip", ".tar.gz")):
-        return _Known("", "it comes from a folder, whose code may be any", _checked(here))
+        folder = os.path.join(os.path.dirname(path), pin.source)
+        return _Known("", "it comes from a folder, whose code may be any", Hint(Command("check", ("--source", folder))))
     if not pin.version:
         allowed = f"no version is pinned{f', {pin.ref} is allowed' if pin.ref else ''}"
         return _Known("", allowed, "lock it, with `uv lock` or `pip-compile`, or check the environment")
@@ -116,9 +116,7 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
         return _Known("", f"{pin.version} is no version of PEP 440", _installed())
     if wanted.local is not None:
         why = f"{pin.version} is somebody's build of {wanted.public}, whose code may be another"
-        is_wheel = pin.source.endswith(".whl") and "://" not in pin.source
-        reads = Hint("to read that wheel: ", Command("wheel", (here, "-o", "DIR")))
-        return _Known("", why, reads if is_wheel else _installed())
+        return _Known("", why, _installed())
     ordered = sorted(filter(None, map(_parsed, catalog.versions(upstream))))
     if not ordered or ordered[0] < wanted < ordered[-1]:
         return _Known("", f"{pin.version} is no release that the matrix has", _installed())
@@ -167,10 +165,6 @@ def _is_upstreams(one: Upstream, repository: str) -> bool:
     found = re.fullmatch(_GITHUB, repository, re.IGNORECASE)
     own = (one.about.get("repository", ""), *one.about.get("formerly", ()))
     return found is not None and found[1].lower() in map(str.lower, own)
-
-
-def _checked(folder: str) -> Hint:
-    return Hint(Command("check", ("--source", folder)))
 
 
 def _installed() -> Hint:

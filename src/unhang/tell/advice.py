@@ -8,6 +8,7 @@ from unhang import gate
 from unhang.judge import upgrade
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
+from unhang.judge.pinned import BY_RELEASE
 from unhang.judge.upgrade import Step
 from unhang.records import Pin, Request
 from unhang.shapes import catalog
@@ -20,10 +21,11 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
     """Return the end of the report of ``check --lock``: what is left to do, and the two ways to do it."""
     if not findings:
         return [report.NONE]
+    copies = ", in untouched copies" * any(it.verdict.code == BY_RELEASE for it in findings)
     left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if not it.settled}
     if not left:
-        return ["nothing left to do, in untouched copies"]
-    lines = [f"{counted(verdict for _, _, verdict in left)}, in untouched copies"]
+        return [f"nothing left to do{copies}"]
+    lines = [f"{counted(verdict for _, _, verdict in left)}{copies}"]
     if any(it.verdict.to_rewrite for it in findings):
         numbers = report.numbers_marked(findings, request)
         below = "next, in the Dockerfile, below the line that installs them:"
