@@ -19,7 +19,7 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 
 from unhang import gate  # noqa: E402 - of the action's own commit
 
-_PLACES = ("python", "target", "source")
+_PLACES = ("python", "target", "source", "lock")
 _CHOOSING = ("fix", "skip", "kind", "upstream", "accept")
 _LEFT = ("needed", "drifted", "unlisted")
 """The verdicts of what is left to do."""
@@ -41,8 +41,9 @@ def where(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     if len(named) > 1:
         raise WrongInputError(f"only one of {', '.join(_PLACES)} can be given, not {' and '.join(dict(named))}")
     place, value = named[0] if named else ("python", _job_python(environ))
+    places = _repeated(place, value) if place == "lock" else [f"--{place}={value}"]
     choosing = (word for name in _CHOOSING for word in _repeated(name, inputs[name]))
-    return [f"--{place}={value}", *_repeated("pack", inputs["packs"]), *choosing]
+    return [*places, *_repeated("pack", inputs["packs"]), *choosing]
 
 
 def _job_python(environ: Mapping[str, str]) -> str:
@@ -67,6 +68,8 @@ def command_line(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[
         raise WrongInputError("require is for check and apply, not for diff")
     if inputs["expect_digest"] and command != "check":
         raise WrongInputError(f"expect-digest is for check, not for {command}")
+    if inputs["lock"] and command != "check":
+        raise WrongInputError(f"lock is for check, not for {command}")
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
     return [command, *where(inputs, environ), *require, *expect]
@@ -80,18 +83,24 @@ def annotated(document: Mapping[str, Any], expected: str) -> list[str]:
     left: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in document.get("results", ()):
         if row["verdict"] in _LEFT and not row["accepted"]:
-            left.setdefault((row["location"], row["upstream"], row["fix"]), []).append(row)
+            left.setdefault((row["location"], _line(row), row["upstream"], row["fix"]), []).append(row)
     lines = []
     for rows in left.values():
         row = min(rows, key=lambda row: _LEFT.index(row["verdict"]))
         what = ": ".join(filter(None, (row["verdict"], row["detail"])))
         message = "\n".join([f"{what} ({row['hint']})" if row["hint"] else what, *row["notes"]])
-        path = os.path.join(row["location"], row["file"])
-        lines.append(gate.command("error", message, file=path, title=f"unhang {row['fix']} ({row['grade']})"))
+        # of a lock file, the line that pins the release
+        at = {"line": line} if (line := _line(row)) else {}
+        path = row["location"] if at else os.path.join(row["location"], row["file"])
+        lines.append(gate.command("error", message, file=path, **at, title=f"unhang {row['fix']} ({row['grade']})"))
     if expected and document.get("digest") not in (None, expected):
         other = f"the code has digest {document['digest']}, not {expected} as expected"
         lines.append(gate.command("error", other, title="unhang digest"))
     return lines + [gate.command("warning", text, title="unhang") for text in document.get("warnings", ())]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return str(row["pin"]["line"]) if "pin" in row else ""
 
 
 def summary(document: Mapping[str, Any], command: str, code: int) -> str:
@@ -112,18 +121,23 @@ def summary(document: Mapping[str, Any], command: str, code: int) -> str:
     if "results" not in document:
         return "\n".join([*lines, "unhang gave no report", ""])
     head = ["| upstream | version | fix | verdict | function | |", "|---|---|---|---|---|---|"]
-    return "\n".join([*lines, *head, *rows, "", f"digest `{document['digest']}`", ""])
+    digest = [f"digest `{document['digest']}`", ""] if document["digest"] else []
+    return "\n".join([*lines, *head, *rows, "", *digest])
 
 
 def _repeated(name: str, words: str) -> list[str]:
     return [f"--{name}={value}" for value in words.split()]
 
 
-def _install(version: str, folder: Path) -> Path:
+def _requirement(inputs: Mapping[str, str]) -> str:
+    extra = "[lock]" if inputs["lock"] else ""
+    return f"unhang{extra}=={inputs['version']}" if inputs["version"] else f"{REPOSITORY}{extra}"
+
+
+def _install(requirement: str, folder: Path) -> Path:
     """Install unhang into an environment of its own, apart from the one to look at; return its Python."""
     venv.create(folder, with_pip=True, clear=True)
     python = folder / "bin" / "python"
-    requirement = f"unhang=={version}" if version else str(REPOSITORY)
     pip = [str(python), *_MODULE, "pip", "--quiet", "--disable-pip-version-check"]
     # pip starts interpreters of its own, which are not isolated
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -155,7 +169,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     try:
         arguments = command_line(inputs, environ)
         with _without_commands():
-            python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
+            folder = Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action")  # noqa: S108
+            python = _install(_requirement(inputs), folder)
     except WrongInputError as error:
         print(gate.command("error", str(error), title="unhang"))
         return 2
@@ -179,7 +194,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         lines.append(gate.command("error", f"exit code {code}: {why}", title=f"unhang {inputs['command']}"))
     print(*lines, sep="\n", flush=True)
     _add("GITHUB_STEP_SUMMARY", summary(document, inputs["command"], code) + "\n")
-    _add("GITHUB_OUTPUT", f"digest={document.get('digest', '')}\nexit-code={code}\n")
+    _add("GITHUB_OUTPUT", f"digest={document.get('digest') or ''}\nexit-code={code}\n")
     return code
 
 

@@ -69,6 +69,8 @@ def processes(small: Path, large: Path, thirty: Path, packed: Path, diff: Path) 
         return Case([*unhang, "apply", "--target", str(folder)], folder, undo=revert, path=path)
 
     tool = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "whole_module.Fixes", "-j", "1", "--no-format"]
+    lock = locked(small.with_name("uv.lock"))
+    names = "{'verl', 'megatron-core', 'ms-swift', 'mcore-bridge', 'megatron-bridge'}"
     return {
         "python -c pass": python("pass"),
         "import argparse": python("import argparse"),
@@ -80,6 +82,8 @@ def processes(small: Path, large: Path, thirty: Path, packed: Path, diff: Path) 
         "unhang check, thirty fixes": check(thirty / "site", str(thirty / "path")),
         "unhang check, beside no pack": check(packed / "site"),
         "unhang check, a pack of thirty": check(packed / "site", "", "--pack", str(packed / "pack")),
+        "unhang check --lock": Case([*unhang, "check", "--lock", str(lock)], small, codes=(1,)),
+        "reading the lock file": python(f"from unhang.pins import files; files.read({str(lock)!r}, {names})"),
         "unhang diff": Case([*unhang, "diff", "--target", str(small)], small, codes=(1,)),
         "unhang apply": apply(small),
         "unhang apply, crowded": apply(large),
@@ -91,6 +95,26 @@ def processes(small: Path, large: Path, thirty: Path, packed: Path, diff: Path) 
         ),
         "libcst.tool codemod": Case([*tool, "--hide-progress", *files], small, undo=restore),
     }
+
+
+def locked(path: Path) -> Path:
+    """Write a uv.lock of 200 packages, three of them upstreams, and return its path."""
+    upstreams = {"megatron-core": "0.17.1", "ms-swift": "4.6.0", "verl": "0.7.1"}
+    packages = {**{f"other-{number}": "1.0" for number in range(200 - len(upstreams))}, **upstreams}
+    url = "https://index.example/packages/00/11/2233445566778899aabbccddeeff/NAME-py3-none-any.whl"
+    wheel = f'    {{ url = "{url}", hash = "sha256:{"0" * 64}", size = 1234, upload-time = "2026-01-01T00:00:00Z" }},\n'
+    path.write_text(
+        "version = 1\nrevision = 3\n"
+        + "".join(
+            f'\n[[package]]\nname = "{name}"\nversion = "{version}"\n'
+            'source = { registry = "https://index.example/simple" }\n'
+            f"dependencies = [{', '.join(f'{{ name = {other!r} }}' for other in list(packages)[:5])}]\n"
+            f"wheels = [\n{wheel * 5}]\n"
+            for name, version in packages.items()
+        ),
+        encoding="ascii",
+    )
+    return path
 
 
 def rewritten(site: Path) -> list[str]:

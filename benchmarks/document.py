@@ -78,6 +78,7 @@ class Measured(NamedTuple):
             self._goal("unhang check, thirty fixes", "import importlib.metadata", 1),
             self._goal("unhang check, crowded", "unhang check", 1.15),
             self._goal("unhang check, a pack of thirty", "unhang check, beside no pack", 1.5),
+            self._beyond_reading(),
             *self._calls_goal(),
             self._each("unhang diff", self.changed, 0.2),
             self._each("unhang apply", self.changed, aim=0.1),
@@ -98,6 +99,25 @@ class Measured(NamedTuple):
         value, by_processor = ((ratio - 1) / files for ratio in (whole.value, whole.by_processor or 0))
         what = f"{name}, beyond the import, for each of {files} files: of import libcst"
         return Goal(what, limit, value, by_processor, aim=aim)
+
+    def _beyond_reading(self) -> Goal:
+        """Judge what a check of a lock file takes beyond a process that only reads it."""
+
+        def beyond(found: Mapping[str, pyperf.Benchmark]) -> float:
+            check, reading, start, yardstick = (
+                found[name].median()
+                for name in (
+                    "unhang check --lock",
+                    "reading the lock file",
+                    "python -c pass",
+                    "import importlib.metadata",
+                )
+            )
+            value: float = (check - reading + start) / yardstick
+            return value
+
+        what = "unhang check --lock, beyond reading the file: of import importlib.metadata"
+        return Goal(what, 1.2, beyond(self.processes), beyond(self.processor))
 
     def _calls_goal(self) -> list[Goal]:
         """Compare file system calls too: unlike wall time in a crowded environment, they have no noise."""

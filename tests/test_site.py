@@ -97,7 +97,7 @@ def test_a_drawing_is_part_of_the_page_and_another_picture_is_not() -> None:
 def test_the_start_page_has_three_doors_and_the_readme_below(source: Path) -> None:
     page = (source / "index.md").read_text()
     doors = re.findall(r'<a href="([\w-]+)\.html"><strong>', page)
-    assert doors == ["my-job-hangs", "my-numbers-are-wrong", "docker"]
+    assert doors == ["my-job-hangs", "my-numbers-are-wrong", "lock"]
     for door in doors:
         assert re.search(r"^(    |RUN )unhang ", (source / f"{door}.md").read_text(), re.MULTILINE), "a command"
     assert (page.count("# unhang\n"), page.count("## The fixes\n")) == (1, 1)

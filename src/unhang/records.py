@@ -84,6 +84,8 @@ class Request(NamedTuple):
     """``--accept``: the rewrites of unknown shapes to write, and to count as settled."""
     as_imported: bool = False
     """Whether to judge the modules of an overlay on PYTHONPATH, as a job imports them, or the originals."""
+    locks: tuple[str, ...] = ()
+    """``--lock``: the lock files and SBOMs to judge, in place of an environment."""
     evidence: tuple[str, ...] = ()
     """The files and folders that ``diagnose`` reads: no environment is taken from there."""
     overlay: str | None = None
@@ -173,6 +175,35 @@ class Upstream(NamedTuple):
         return self.distribution.replace("-", "_")
 
 
+class Pin(NamedTuple):
+    """One package in a lock file or an SBOM."""
+
+    distribution: str
+    """Its name, normalised."""
+    version: str = ""
+    """As it stands there; empty if the file has none."""
+    line: int = 1
+    extras: tuple[str, ...] = ()
+    """Those of its own extras that are asked for."""
+    when: str = ""
+    """The marker, or the extras and groups of the project, without which it is not installed; empty if it always is."""
+    repository: str = ""
+    """The URL of the repository, for what is built from a commit."""
+    ref: str = ""
+    """The tag or branch; without a repository, the versions that are allowed, where none is pinned."""
+    commit: str = ""
+    source: str = ""
+    """The folder or the file that it comes from, unless that is an index or a repository."""
+
+    @property
+    def told(self) -> str:
+        """What a report says of it, besides its name and version."""
+        extras = f"[{','.join(self.extras)}]" if self.extras else ""
+        names = [self.commit[:9], f"({self.ref})" if self.commit and self.ref else self.ref]
+        git = " ".join(filter(None, ("git", *names))) if self.repository else ""
+        return "; ".join(filter(None, (extras, git, self.source, self.when)))
+
+
 class Installation(NamedTuple):
     """One copy of an upstream that the environment's ``import`` would use."""
 
@@ -192,6 +223,8 @@ class Installation(NamedTuple):
     """The RECORD file that lists the package's files, if there is one."""
     shadowed: tuple[str, ...]
     """Other copies (package folders) on the path, which this one hides from ``import``."""
+    pin: Pin | None = None
+    """What a lock file says of it: then it is installed nowhere, and its root is that file."""
 
 
 class Search(NamedTuple):

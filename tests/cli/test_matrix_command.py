@@ -1,6 +1,7 @@
 """`unhang matrix` on the data of the compat matrix: formats, narrowing, errors."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +122,43 @@ def test_nothing_slow_is_imported() -> None:
     program = "import sys; from unhang.cli.main import main; main(['matrix']); print(*sys.modules, file=sys.stderr)"
     ran = cli.python("-c", program)
     assert (ran.code, slow & set(ran.err.split())) == (0, set())
+
+
+def test_upgrade_is_one_table_of_what_each_newer_release_changes(tmp_path: Path) -> None:
+    ran = cli.called("matrix", "--upgrade", "verl[mcore]==0.7.1")
+    assert ran.out.splitlines() == [
+        "verl 0.7.1 needs 1: mtp-cp-deadlock",
+        "  release         needs  no longer needed                                    new",
+        "  0.8.0 to 0.9.1  0      mtp-cp-deadlock                                     -",
+    ]
+    lock = tmp_path / "requirements.txt"
+    lock.write_text("verl==0.7.1\nmegatron-core==0.16.1\nms-swift @ git+https://a.example/s\n")
+    ran = cli.called("matrix", "--upgrade", lock, "--output-format", "json")
+    assert (ran.code, ran.err) == (0, "note: not in the matrix: ms-swift git\n")
+    assert list(ran.json) == ["schema", "upgrades"]
+    verl, core = ran.json["upgrades"]
+    assert (verl["distribution"], verl["version"], verl["needs"]) == ("verl", "0.7.1", ["mtp-cp-deadlock"])
+    assert [step["version"] for step in verl["steps"]] == ["0.8.0", "0.9.0", "0.9.1"]
+    assert core["steps"][0]["brings"] == ["sft-packed-seq-broadcast"]
+    assert cli.called("matrix", "--upgrade", "verl==0.9.1").out == (
+        "verl 0.9.1 needs none of these fixes; the matrix has no newer release\n"
+    )
+    markdown = cli.called("matrix", "--upgrade", "verl==0.7.1", "--output-format", "markdown").out
+    assert "| 0.8.0 to 0.9.1 | 0 | mtp-cp-deadlock | - |" in markdown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("verl",), "bad-option"),
+        (("verl>=0.7",), "bad-option"),
+        (("torch==2.0",), "bad-option"),
+        (("gone/uv.lock",), "unreadable"),
+        (("verl==99",), "no-such-release"),
+        (("verl==0.7.1", "--version", "0.8"), "bad-option"),
+        (("verl==0.7.1", "--output-format", "svg"), "bad-option"),
+    ],
+)
+def test_what_cannot_be_upgraded_is_an_error(arguments: Sequence[str], code: str) -> None:
+    ran = cli.called("matrix", "--upgrade", *arguments)
+    assert (ran.code, f"error[{code}]" in ran.err) == (2, True)

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = (
     "command", "python", "target", "source", "fix", "skip", "kind", "upstream", "require", "accept",
-    "packs", "expect_digest", "version",
+    "packs", "expect_digest", "version", "lock",
 )  # fmt: skip
 
 
@@ -170,6 +170,18 @@ def test_no_diff_and_no_name_is_a_command(job: Job, tmp_path: Path) -> None:
         assert all(line.startswith("::error file=") for line in commands(ran)), ran.out
 
 
+def test_a_lock_file_is_annotated_at_each_line_that_pins_what_needs_a_fix(job: Job, tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text("verl==0.7.1 ; python_version < '3.12'\n\nverl==0.7.1 ; python_version >= '3.12'\nverl==0.9.1\n")
+    ran = job.run(lock=lock, fix="mtp-cp-deadlock")
+    assert ran.code == 1
+    assert [line.partition("::needed")[0] for line in commands(ran)] == [
+        f"::error file={lock},line={line},title=unhang mtp-cp-deadlock (cure)" for line in (1, 3)
+    ]
+    assert "digest" not in job.summary.read_text(), "no code was read"
+    assert job.output.read_text() == "digest=\nexit-code=1\n"
+
+
 def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
     assert job.run(target=tmp_path / "nowhere").code == 2
     assert "not-a-folder&#58; what --target names does not exist" in job.summary.read_text()
@@ -182,7 +194,9 @@ def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
         ({"command": "revert"}, "command is 'revert', not one of check, apply, diff"),
         ({"command": "diff", "require": "x"}, "require is for check and apply"),
         ({"command": "apply", "expect_digest": "x"}, "expect-digest is for check, not for apply"),
-        ({"target": "a", "source": "b"}, "only one of python, target, source can be given, not target and source"),
+        ({"target": "a", "source": "b"}, "only one of python, target, source, lock can be given, not target and so"),
+        ({"lock": "uv.lock", "source": "b"}, "can be given, not source and lock"),
+        ({"lock": "uv.lock", "command": "apply"}, "lock is for check, not for apply"),
     ],
 )
 def test_wrong_inputs_are_reported_before_anything_is_installed(
@@ -229,14 +243,22 @@ def test_every_input_reaches_the_script() -> None:
         assert f"INPUT_{name.replace('-', '_').upper()}: ${{{{ inputs.{name} }}}}" in text
 
 
-@pytest.mark.parametrize(("version", "requirement"), [("", str(REPOSITORY)), ("1.2", "unhang==1.2")])
+@pytest.mark.parametrize(
+    ("version", "lock", "requirement"),
+    [
+        ("", "", str(REPOSITORY)),
+        ("1.2", "", "unhang==1.2"),
+        ("", "a.lock", f"{REPOSITORY}[lock]"),
+        ("1.2", "a.lock", "unhang[lock]==1.2"),
+    ],
+)
 def test_unhang_is_installed_into_an_environment_of_its_own(
-    version: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, lock: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(action.venv, "create", lambda folder, **options: commands.append([str(folder)]))
     monkeypatch.setattr(action.subprocess, "run", lambda command, **options: commands.append(command))
-    python = action._install(version, tmp_path)
+    python = action._install(action._requirement({"version": version, "lock": lock}), tmp_path)
     assert (commands[0], python) == ([str(tmp_path)], tmp_path / "bin" / "python")
     assert commands[1][:4] == [str(python), "-I", "-m", "pip"]
     assert commands[1][-2:] == ["install", requirement]

@@ -11,7 +11,7 @@ TOOL = ROOT / "src" / "unhang"
 # From the bottom up. A room imports only rooms of the levels below its own.
 LEVELS = (
     ("shared",),
-    ("find", "shapes"),
+    ("find", "pins", "shapes"),
     ("codemods",),
     ("judge",),
     ("rewrite",),

@@ -224,7 +224,11 @@ def _meant(name: str) -> str:
 
 
 def _check(parser: argparse.ArgumentParser) -> None:
-    _environment(parser)
+    place = _environment(parser)
+    place.add_argument(
+        "--lock", metavar="FILE", nargs="+", action="extend", default=[],
+        help="what a lock file or an SBOM pins, without an environment (repeatable)",
+    )  # fmt: skip
     parser.add_argument(
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
@@ -369,6 +373,11 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
         "--version", metavar="SPEC", dest="release",
         help="only these releases: a version (0.17.1) or a PEP 440 specifier (~=0.17)",
     )  # fmt: skip
+    parser.add_argument(
+        "--upgrade",
+        metavar="REQ",
+        help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins",
+    )
     _output(parser, "text", "markdown", "json", "svg")
     parser.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
 
@@ -472,21 +481,22 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _environment(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the commands that work on an environment: where to look, and at what."""
-    group = _place(parser)
+def _environment(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Add the options of the commands that work on an environment: where to look, which is returned, and at what."""
+    group, place = _place(parser)
     group.add_argument("--allow-none", action="store_true", help="do not fail if no upstream is installed")
     _selection(parser)
+    return place
 
 
-def _place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def _place(parser: argparse.ArgumentParser) -> tuple[argparse._ArgumentGroup, argparse._MutuallyExclusiveGroup]:
     group = parser.add_argument_group(_WHERE)
     place = group.add_mutually_exclusive_group()
     place.add_argument("--python", metavar="PY", help="the environment of this interpreter")
     place.add_argument("--target", metavar="DIR", help="a site-packages folder, without an interpreter")
     place.add_argument("--source", metavar="DIR", help="a checkout")
     _script(group)
-    return group
+    return group, place
 
 
 def _selection(parser: argparse.ArgumentParser) -> None:

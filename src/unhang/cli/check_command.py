@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang check``: return 0 if nothing is left to do, 1 if something is, or a run was interrupted."""
+    if options.lock:
+        from unhang.cli import check_lock
+
+        return check_lock.run(options)
     return check(options, request(options)._replace(as_imported=True))
 
 

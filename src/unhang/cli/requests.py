@@ -30,6 +30,7 @@ def request(options: argparse.Namespace) -> Request:
         source=options.source,
         script=options.script,
         allow_none=options.allow_none,
+        locks=tuple(dict.fromkeys(getattr(options, "lock", ()))),
     )
 
 

@@ -59,33 +59,40 @@ def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str
 
     A shape that is not on record is ``drifted``, as it would be in an environment: nobody has verified it.
     """
-    found = [
-        # of a pack's fix, not every release of the matrix was read
-        UNLISTED if fix.pack.folder and target.place not in release.shapes else _of_target(target, release, table)
-        for target in fix.targets
-        if target.upstream == upstream
-    ]
-    copied = [
-        NEEDED
+    found = [of_target(fix, target, release, table) for target in fix.targets if target.upstream == upstream]
+    return min(found, key=URGENCY.index, default=NOT_AFFECTED)
+
+
+def of_target(fix: Fix, target: Target, release: Release, table: ShapeTable) -> str:
+    """Return the verdict on one target of a fix in an untouched copy of a release."""
+    if fix.pack.folder and target.place not in release.shapes:  # of a pack's fix, not every release was read
+        return UNLISTED
+    found = _by_shape(target, release, table)
+    return NEEDED if found == NOT_AFFECTED and copies(fix, target.upstream, release) else found
+
+
+def copies(fix: Fix, upstream: str, release: Release) -> list[str]:
+    """Return what is said of copies of the function, elsewhere in a release, that have the defect."""
+    return [
+        f"{row['package']} {row['what']}"
         for row in fix.manifest.get("instead", ())
         if release.version in row.get("needed-in", ()) and row["module"] == packs.upstreams()[upstream].module
     ]
-    return min([*found, *copied], key=URGENCY.index, default=NOT_AFFECTED)
 
 
-def _of_target(target: Target, release: Release, table: ShapeTable) -> str:
+def _by_shape(target: Target, release: Release, table: ShapeTable) -> str:
     if release.shapes.get(target.place) is None:
         return NOT_AFFECTED
-    known = _known(target, release, table)
+    known = known_shape(target, release, table)
     found = DRIFTED if known is None else BY_STATE[known.state]
     if target.only_with and all(release.shapes.get(other.place) is None for other in target.only_with):
         return NOT_AFFECTED if found == NEEDED else found
     if (other := target.depends_on) is None:
         return found
-    return beside(found, known, _known(other, release, table), release.shapes.get(other.place))
+    return beside(found, known, known_shape(other, release, table), release.shapes.get(other.place))
 
 
-def _known(target: Target, release: Release, table: ShapeTable) -> Shape | None:
+def known_shape(target: Target, release: Release, table: ShapeTable) -> Shape | None:
     """Return what is on record of a function's shape in a release."""
     shape = release.shapes.get(target.place)
     return table.shapes.get((target.fix, target.function, shape or ""))

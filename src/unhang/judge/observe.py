@@ -48,6 +48,8 @@ class Observation(NamedTuple):
     there is no file."""
     link: str = ""
     """Where a link leads, with all links resolved, if it leads out of the package; empty if none does."""
+    line: int = 0
+    """The line that pins it, where the file is a lock file; else 0."""
 
     @property
     def place(self) -> str:

@@ -345,6 +345,26 @@ def releases_of(fix: str, upstream: str) -> Mapping[str, Release]:
 
 
 @packs.remembered
+def versions(upstream: str) -> tuple[str, ...]:
+    """Return the versions of an upstream that are on record for any fix."""
+    of_packs = (fix for fix in fixes().values() if fix.pack.folder)
+    names = (*_listed(), *(name for fix in of_packs for name in facts(fix.id).get("releases", ())))
+    return tuple(dict.fromkeys(name.partition(" ")[2] for name in names if name.startswith(f"{upstream} ")))
+
+
+def is_yanked(upstream: str, version: str) -> bool:
+    """Return whether the index has withdrawn a release of an upstream of ours."""
+    return "yanked" in _listed().get(f"{upstream} {version}", ())
+
+
+@packs.remembered
+def tags(project: str) -> Mapping[str, str]:
+    """Return the commit of each tag of a project's repository that the sweep has read, by the tag's name."""
+    refs = read(os.path.join(packs.folder("compat"), "swept.json"))["swept"].get(project, {})
+    return {name.removeprefix("refs/tags/"): commit for name, commit in refs.items() if name.startswith("refs/tags/")}
+
+
+@packs.remembered
 def outlines(fix: str) -> OutlineTable:
     """Return the outlines on record of a fix. They are read only if a shape is unknown."""
     whole = facts(fix)

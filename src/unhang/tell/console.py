@@ -284,19 +284,24 @@ def count(number: int, noun: str) -> str:
 
 
 def unmet(
-    required: Sequence[str], findings: Sequence[Finding], items: Sequence[Blocked] = (), shown: Collection[str] = ()
+    required: Sequence[str],
+    findings: Sequence[Finding],
+    items: Sequence[Blocked] = (),
+    shown: Collection[str] = (),
+    absent: str = "install it, or use --python PY",
 ) -> list[str]:
     """Return a sentence for each required fix that is not in place: why, and what to do.
 
-    ``required`` are the ids, ``items`` what ``apply`` blocked; ``shown`` are the reasons that the reader has seen.
-    """
+    ``required`` are the ids, ``items`` what ``apply`` blocked; ``shown`` are the reasons that the reader has seen;
+    ``absent`` says what to do where there is nothing of the upstream.
+    """  # fmt: skip
     sentences = []
     why_blocked = {(item.installation, item.fix): item for item in items}
     for fix in map(catalog.fix, required):
         mine = [finding for finding in findings if finding.target.fix == fix.id]
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
-            sentences.append(f"{fix.id}: there is no {names} here; do: install it, or use --python PY")
+            sentences.append(f"{fix.id}: there is no {names} here; do: {absent}")
         for finding in mine:
             if not finding.settled or finding.verdict.code == BY_SHAPE_CHECK:
                 place, verdict = finding.installation, finding.verdict

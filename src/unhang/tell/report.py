@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from unhang import __version__, gate, packs
 from unhang.errors import UnhangError
-from unhang.judge.decide import ACCEPTED, APPLIED, URGENCY
+from unhang.judge.decide import ACCEPTED, APPLIED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint, command, complete
 from unhang.tell import terminal
-from unhang.tell.rows import REVERTED, WOULD_APPLY, counted, folded_away, is_settled, row
+from unhang.tell.rows import REVERTED, WOULD_APPLY, counted, folded_away, is_settled, row, together
 
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
@@ -178,13 +178,16 @@ def text_error(error: UnhangError) -> str:
     return "\n".join(map(gate.line, lines))
 
 
-def digest(findings: Iterable[Finding]) -> str:
+def digest(findings: Collection[Finding]) -> str | None:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
     It covers the bytes of the files that hold the targets, and the functions that these depend on, and the stale
     bytecode that an import runs in their place. It leaves out versions and paths, which can differ when the code does
     not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
+    None of what a lock file pins, whose code was not read.
     """
+    if any(finding.installation.pin for finding in findings):
+        return None
     rows = [
         (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
@@ -200,7 +203,7 @@ def digest(findings: Iterable[Finding]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
+def differs(expected: str | None, findings: Collection[Finding]) -> str | None:
     """Return a sentence if the code is not what ``--expect-digest`` expects; None if it is, or none was given."""
     found = digest(findings)
     if expected in (None, found):
@@ -221,12 +224,19 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
     now = {_key(finding) for finding in report.findings if _is_done(report, finding)}
     for installation, group in by_installation(report.findings):
         version, commit = installation.version or "(no version)", report.commits.get(installation.root)
-        title = "  ".join(filter(None, (f"{installation.upstream} {version}", installation.root, commit)))
+        place, pin = installation.root, installation.pin
+        if pin is not None:
+            place, commit = f"{place}:{pin.line}", pin.told
+        title = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
         below = [f"  shadows {other}" for other in installation.shadowed]
         if not installation.package_dir.startswith(os.path.join(installation.root, "")):
             below.insert(0, f"  a link to {installation.package_dir}")
         lines += ["", *(terminal.wrapped(gate.line(line), width) for line in (title, *below))]
         settled = []
+        if pin is not None and len(group) > 1 and all(it.verdict.verdict == UNLISTED for it in group) and not verbose:
+            words += [UNLISTED] * len(group)
+            lines += together(group, colour=colour, width=width)
+            continue
         for finding in group:
             word = _word(report, finding, is_now=_key(finding) in now)
             words.append(word)
@@ -265,7 +275,8 @@ def github_report(report: Report) -> str:
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
             path = finding.seen.path
-            lines.append(gate.command(kind, text, file=path, title=title))
+            line = {"line": str(finding.seen.line)} if finding.seen.line else {}
+            lines.append(gate.command(kind, text, file=path, **line, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
@@ -277,7 +288,9 @@ def github_report(report: Report) -> str:
 
 
 def environment_line(environment: Environment) -> str:
-    """Return the line that names the environment, and what chose it."""
+    """Return the line that names the environment, and what chose it; or the lock files."""
+    if environment.found_by == "--lock":
+        return gate.line(f"lock file: {environment.prefix} (verdicts are of untouched copies of what it pins)")
     return gate.line(f"environment: {environment.python or environment.prefix} ({environment.choice})")
 
 
@@ -303,6 +316,8 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "accepted": finding.accepted and finding.settled,
         "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
     }
+    if pin := installation.pin:
+        row["pin"] = {**pin._asdict(), "extras": list(pin.extras)}
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}

@@ -93,6 +93,20 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
     return lines
 
 
+def together(findings: Sequence[Finding], *, colour: bool = False, width: int = 0) -> list[str]:
+    """Return one row for several fixes that are unlisted for one reason, as what a lock file pins may be."""
+    verdict, names = findings[0].verdict, ", ".join(sorted(finding.target.fix for finding in findings))
+    helped = f"help: {gate.line(verdict.hint)}" if verdict.hint else ""
+    about = f"{len(findings)} fixes: {gate.line(verdict.detail)}"
+    if not width:
+        line = "  ".join(filter(None, (f"  {UNLISTED:<14}", about, helped, names)))
+        return [terminal.painted(line, UNLISTED, COLOURS[UNLISTED]) if colour else line]
+    lines = terminal.folded(f"  {MARKS[UNLISTED]} {about}", width, "    ")
+    lines[0] = terminal.painted(lines[0], MARKS[UNLISTED], COLOURS[UNLISTED]) if colour else lines[0]
+    lines += _help(verdict.hint, "    = help: ", width)
+    return lines + terminal.folded(f"    = {names}", width, "      ")
+
+
 def counted(words: Iterable[str], width: int = 0) -> str:
     """Return how many rows have each word: ``1 drifted, 17 needed``; at a terminal's ``width``, with their marks."""
     counts = Counter(words)
@@ -120,7 +134,8 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
     parts += _more(finding, verbose=verbose)
     if _is_open(finding):
         first = verdict.nearest.differs[0] if verdict.nearest else None
-        parts.append(f"{finding.seen.path}{f':{first.line}' if first else ''}")
+        at = first.line if first else finding.seen.line
+        parts.append(f"{finding.seen.path}{f':{at}' if at else ''}")
         parts += [verdict.detail, f"help: {verdict.hint}" if verdict.hint else ""]
     parts += [f"note: {note}" for note in finding.notes]
     line = "  ".join(["", *(gate.line(part) for part in parts if part)])
@@ -166,7 +181,8 @@ def _drift(finding: Finding, width: int, *, colour: bool) -> list[str]:
     differs = verdict.nearest.differs[:_MOST] if verdict.nearest else ()
     gutter = max((len(str(one.line)) for one in differs), default=1)
     bar = f"    {'':<{gutter}} |"
-    place = f"{seen.path}:{differs[0].line}" if differs else seen.path
+    at = differs[0].line if differs else seen.line
+    place = f"{seen.path}:{at}" if at else seen.path
     lines = [f"    {'':<{gutter}}--> {gate.line(place)}"]
     lines += [bar] * bool(differs)
     for one in differs:

@@ -72,10 +72,13 @@ def _rule(name: str) -> dict[str, Any]:
 def _result(found: Finding, folder: str) -> dict[str, Any]:
     target, verdict, place = found.target, found.verdict, found.installation
     title = catalog.fix(target.fix).title
-    where = f"{verdict.verdict} in {target.function} of {place.upstream} {place.version or '(no version)'}"
+    copy = "an untouched copy of " if place.pin else ""
+    where = f"{verdict.verdict} in {target.function} of {copy}{place.upstream} {place.version or '(no version)'}"
     hint = verdict.hint and f"do: {verdict.hint}"
     # neither the folder nor the line, which change though the finding is the same
-    identity = json.dumps([target.fix, place.upstream, target.file, target.function])
+    identity = [target.fix, place.upstream, target.file, target.function]
+    if place.pin is not None:  # a file may pin several releases, and a repository have several files
+        identity += [os.path.relpath(found.seen.place, folder), place.pin.when]
     return {
         "ruleId": target.fix,
         "level": "warning" if found.settled else "error",
@@ -89,7 +92,7 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
                 "logicalLocations": [{"fullyQualifiedName": target.function, "kind": "function"}],
             }
         ],
-        "partialFingerprints": {"unhang/v1": hashlib.sha256(identity.encode()).hexdigest()},
+        "partialFingerprints": {"unhang/v1": hashlib.sha256(json.dumps(identity).encode()).hexdigest()},
         "properties": {"verdict": verdict.verdict, "code": verdict.code, "shape": found.seen.shape},
     }
 
@@ -102,7 +105,9 @@ def _artifact(seen: Observation, folder: str) -> dict[str, str]:
 
 
 def _line(seen: Observation, function: str) -> int:
-    """Return the line on which the function begins, or that on which the file does not parse; else the first."""
+    """Return the line on which the function begins, or is pinned, or the file does not parse; else the first."""
+    if seen.line:
+        return seen.line
     try:
         found = shape.find(shape.parse(seen.data or b""), function)
     except SyntaxError as error:

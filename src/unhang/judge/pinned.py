@@ -1,0 +1,187 @@
+"""The verdicts of all fixes on what a lock file pins: those of the matrix, on an untouched copy of each release."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from packaging.version import InvalidVersion, Version
+
+from unhang import packs
+from unhang.errors import joined
+from unhang.judge import elsewhere, matrix
+from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
+from unhang.judge.findings import Finding
+from unhang.judge.observe import Observation
+from unhang.pins.origin import normal
+from unhang.records import Installation, Pin, Upstream
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Fix, Target
+from unhang.suggest import Command, Hint, line
+
+BY_RELEASE = "by-release"
+"""The code of a verdict on an untouched copy of the release that a lock file pins: nobody has read that code."""
+_GITHUB = r"(?:(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/|git@github\.com:)([\w.-]+/[\w.-]+?)(?:\.git)?/?"
+_URL = r"(?:https?|ssh|git)://[^\s/].*|[\w.-]+@[\w.-]+:.+"
+
+
+class _Known(NamedTuple):
+    """Which release of the matrix a pin is."""
+
+    release: str
+    """Its version; empty if it is none."""
+    why: str = ""
+    """Why it is none."""
+    hint: str = ""
+    tag: str = ""
+    """The tag that its commit has."""
+
+
+def distributions() -> frozenset[str]:
+    """Return the normal names of the distributions that hold upstreams."""
+    return frozenset(normal(one.distribution) for one in packs.upstreams().values())
+
+
+def judge(path: str, pins: Iterable[Pin], fixes: Sequence[Fix]) -> list[Finding]:
+    """Return the verdict of every fix on every upstream that a file pins, for each target of the fix."""
+    return [
+        Finding(place, target, Observation(path, None, line=pin.line), _verdict(fix, target, known))
+        for pin in pins
+        for place, known in _places(path, pin)
+        for fix in fixes
+        for target in fix.targets
+        if target.upstream == place.upstream
+    ]
+
+
+def release(pin: Pin) -> str:
+    """Return the release of the matrix that a pin is; empty if it is none."""
+    return _by_git(pin).release if pin.repository else _by_version(_project(pin.distribution).name, pin, "").release
+
+
+def held(distribution: str, version: str) -> list[str]:
+    """Return the names of the upstreams that a release of a distribution holds."""
+    return [
+        one.name
+        for one in packs.upstreams().values()
+        if normal(one.distribution) == distribution
+        and (one.within is None or _is_from(version, one.about.get("in-wheels-from", "0")))
+    ]
+
+
+def on_record(upstream: str, version: str) -> str:
+    """Return how the matrix writes a release of an upstream, given in any form of PEP 440; empty if it has none."""
+    versions = catalog.versions(upstream)
+    wanted = _parsed(version)
+    if version in versions or wanted is None:
+        return version if version in versions else ""
+    return next((name for name in versions if matrix.parsed(name) == wanted), "")
+
+
+def _places(path: str, pin: Pin) -> Iterator[tuple[Installation, _Known]]:
+    by_git = _by_git(pin) if pin.repository else None
+    version = by_git.release or pin.version if by_git else pin.version
+    pin = pin._replace(ref=by_git.tag) if by_git and by_git.tag else pin
+    for one in held(pin.distribution, version):
+        known = by_git or _by_version(one, pin, path)
+        yield Installation(one, version or None, path, path, os.path.join(path, ""), "lock", None, (), pin), known
+
+
+def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
+    release = catalog.releases_of(fix.id, target.upstream).get(known.release) if known.release else None
+    if release is None:
+        why = known.why or f"nobody has read release {known.release} for this fix"
+        return Verdict(UNLISTED, BY_RELEASE, why, known.hint)
+    table = catalog.shape_table()
+    word, shape = matrix.of_target(fix, target, release, table), matrix.known_shape(target, release, table)
+    if word == NEEDED and shape is None and (copies := matrix.copies(fix, target.upstream, release)):
+        return Verdict(word, NO_REWRITE, joined(*copies), elsewhere.way_out(fix.id))
+    if word == NEEDED and shape is not None and shape.state == NO_REWRITE:
+        return Verdict(word, NO_REWRITE, "no rewrite is for this release", target.workaround)
+    why = "this release was yanked from the index" if release.yanked else ""
+    return Verdict(word, BY_RELEASE, why, Hint(Command("apply")) if word == NEEDED else "")
+
+
+def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
+    """Return which release a pin without a commit is: its version says it, unless somebody has built it himself."""
+    if pin.source and not pin.source.endswith((".whl", ".zip", ".tar.gz")):
+        folder = os.path.join(os.path.dirname(path), pin.source)
+        return _Known("", "it comes from a folder, whose code may be any", Hint(Command("check", ("--source", folder))))
+    if not pin.version:
+        allowed = f"no version is pinned{f', {pin.ref} is allowed' if pin.ref else ''}"
+        return _Known("", allowed, "lock it, with `uv lock` or `pip-compile`, or check the environment")
+    if found := on_record(upstream, pin.version):
+        return _Known(found)
+    wanted = _parsed(pin.version)
+    if wanted is None:
+        return _Known("", f"{pin.version} is no version of PEP 440", _installed())
+    if wanted.local is not None:
+        why = f"{pin.version} is somebody's build of {wanted.public}, whose code may be another"
+        return _Known("", why, _installed())
+    ordered = sorted(filter(None, map(_parsed, catalog.versions(upstream))))
+    if not ordered or ordered[0] < wanted < ordered[-1]:
+        return _Known("", f"{pin.version} is no release that the matrix has", _installed())
+    beyond = "newer" if wanted > ordered[-1] else "older"
+    return _Known("", f"{pin.version} is {beyond} than every release in the matrix", _installed())
+
+
+def _by_git(pin: Pin) -> _Known:
+    """Return which release a commit or a tag is. A commit is the same in each clone; a tag counts in upstream's own."""
+    one = _project(pin.distribution)
+    prefix = one.about.get("tree-tags", "v")
+    found = [
+        (version, tag)
+        for tag, commit in catalog.tags(one.name).items()
+        if tag.startswith(prefix) and (version := on_record(one.name, tag.removeprefix(prefix)))
+        if (commit.startswith(pin.commit) if pin.commit else tag == pin.ref and _is_upstreams(one, pin.repository))
+    ]
+    if found:
+        version, tag = max(found, key=lambda it: matrix.parsed(it[0]))
+        return _Known(version, tag=tag)
+    at = pin.commit or pin.ref
+    if pin.commit:
+        why = f"commit {pin.commit[:9]} is not that of a release's tag"
+    else:
+        why = (
+            f"{pin.ref or 'the newest commit'} may be any code: it is no tag of a release in upstream's own repository"
+        )
+    if not re.fullmatch(_URL, pin.repository):
+        return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
+    folder = pin.distribution
+    clone = line("git", "clone", "--", pin.repository, folder)
+    checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', at)}" if at and not at.startswith("-") else ""
+    return _Known(
+        "", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder)))
+    )
+
+
+def _project(distribution: str) -> Upstream:
+    """Return the upstream whose releases those of a distribution are."""
+    found = (it for it in packs.upstreams().values() if normal(it.distribution) == distribution and it.within is None)
+    return next(found)
+
+
+def _is_upstreams(one: Upstream, repository: str) -> bool:
+    """Return whether a URL leads to the upstream's own repository, under the name that it has or had."""
+    found = re.fullmatch(_GITHUB, repository, re.IGNORECASE)
+    own = (one.about.get("repository", ""), *one.about.get("formerly", ()))
+    return found is not None and found[1].lower() in map(str.lower, own)
+
+
+def _installed() -> Hint:
+    return Hint("install it, then ", Command("check"))
+
+
+def _is_from(version: str, first: str) -> bool:
+    """Return whether a version is this one or a later one; True if nobody can tell."""
+    mine = _parsed(version)
+    return mine is None or mine >= matrix.parsed(first)
+
+
+def _parsed(version: str) -> Version | None:
+    try:
+        return matrix.parsed(version) if len(version) < 200 else None  # Python takes no number of thousands of digits
+    except InvalidVersion:
+        return None

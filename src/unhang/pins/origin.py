@@ -1,0 +1,58 @@
+"""Where a pinned package comes from, if not from an index: a commit, an archive, a wheel or a folder."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.records import Pin
+
+_COMMIT = "[0-9a-f]{40}(?:[0-9a-f]{24})?"
+_ARCHIVE = r"(https?://[^/?#]+/[^/?#]+/[^/?#]+)/archive/(?:refs/(?:tags|heads)/)?([^?#]+?)(?:\.tar\.gz|\.tgz|\.zip)"
+
+
+def of_git(pin: Pin, url: str, ref: str = "", commit: str = "") -> Pin:
+    """Return the pin of a repository, at a commit if one is known.
+
+    ``url`` may be as pip has it, ``git+https://.../verl@v0.7.1``, or as uv has it, ``https://.../verl?tag=v0.7.1#COMMIT``.
+    """
+    repository, _, fragment = url.removeprefix("git+").partition("#")
+    repository, _, query = repository.partition("?")
+    asked = re.search(r"(?:^|&)(?:tag|rev|branch)=([^&]*)", query)
+    head, at, last = repository.rpartition("@")
+    if at and "/" in head.partition("://")[2]:  # else it is the user's name: git@host
+        repository, ref = head, ref or last
+    ref = ref or (asked[1] if asked else "")
+    commit = commit or (fragment if re.fullmatch(_COMMIT, fragment) else "")
+    if not commit and re.fullmatch("[0-9a-f]{7,64}", ref):
+        ref, commit = "", ref
+    return pin._replace(repository=repository, ref=ref, commit=commit)
+
+
+def of_url(pin: Pin, url: str) -> Pin:
+    """Return the pin of what a URL or a path leads to: an archive of a repository, a wheel, an sdist or a folder."""
+    if url.startswith("git+"):
+        return of_git(pin, url)
+    plain = url.partition("#")[0].partition("?")[0].removeprefix("file://")
+    if found := re.fullmatch(_ARCHIVE, plain):
+        return of_git(pin, found[1], found[2])
+    return pin._replace(source=plain, version=pin.version or version(plain))
+
+
+def version(file: str) -> str:
+    """Return the version in the name of a wheel or an sdist; empty if it has none."""
+    name = file.rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
+    wheel = re.fullmatch(r"[^-]+-([^-]+)-.+\.whl", name)
+    sdist = re.fullmatch(r".+-([^-]+?)(?:\.tar\.gz|\.zip)", name)
+    return wheel[1] if wheel else sdist[1] if sdist else ""
+
+
+def distribution(file: str) -> str:
+    """Return the name that a wheel or an sdist has in its file name; empty if it has none."""
+    name = file.rpartition("/")[2]
+    found = re.fullmatch(r"(.+?)-\d[^-]*(?:-.+\.whl|\.tar\.gz|\.zip)", name)
+    return normal(found[1]) if found else ""
+
+
+def normal(name: str) -> str:
+    """Return the name of a distribution in its normal form, as ``packaging.utils`` has it, which is slow to import."""
+    return re.sub(r"[-_.]+", "-", name).lower()

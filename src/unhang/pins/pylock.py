@@ -1,0 +1,39 @@
+"""pylock.toml, the lock file of PEP 751, as `packaging` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from unhang.errors import UnhangError
+from unhang.pins import origin, toml
+from unhang.pins.values import DamagedError, Table
+from unhang.records import Pin
+
+TYPE_CHECKING = False  # `typing` is slow to import
+if TYPE_CHECKING:
+    from packaging.pylock import Package
+
+
+def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
+    """Return the pins of these distributions. Raises DamagedError, and UnhangError ``no-lock-reader``."""
+    try:
+        from packaging.pylock import Pylock, PylockValidationError
+    except ImportError as error:
+        what = "pylock.toml is read with packaging 26 or later, and an older one is installed"
+        raise UnhangError("no-lock-reader", what, hint="pip install 'unhang[lock]'") from error
+    try:
+        lock = Pylock.from_dict(document)
+    except PylockValidationError as error:  # also of a version that it does not know
+        raise DamagedError(str(error)) from error
+    lines = toml.lines(content, "packages", len(lock.packages))
+    return [_pin(package, line) for package, line in zip(lock.packages, lines) if package.name in names]
+
+
+def _pin(package: Package, line: int) -> Pin:
+    version, marker = str(package.version or ""), str(package.marker or "")
+    pin = Pin(package.name, version, line, when=marker)
+    if vcs := package.vcs:
+        return origin.of_git(pin, vcs.url or vcs.path or "", vcs.requested_revision or "", vcs.commit_id)
+    if archive := package.archive:
+        return origin.of_url(pin, archive.url or archive.path or "")
+    return pin._replace(source=package.directory.path) if package.directory else pin

@@ -1,0 +1,83 @@
+"""uv.lock: what uv resolved, with the versions of each fork."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from unhang.pins import origin, toml
+from unhang.pins.values import Table, table, tables, text, texts
+from unhang.records import Pin
+
+_Node = tuple[str, str]
+"""A package, and one of its extras or groups; empty for the package itself."""
+
+
+def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
+    """Return the pins of these distributions. Raises DamagedError."""
+    packages = tables(document, "package")
+    lines = toml.lines(content, "package", len(packages))
+    found = [(it, _pin(it, line)) for it, line in zip(packages, lines) if text(it, "name") in names]
+    if not found:
+        return []
+    needs = {(text(it, "name"), part): rows for it in packages for part, rows in _parts(it)}
+    only = _only(packages, needs)
+    return [_asked(pin, it, needs, only.get(pin.distribution, "")) for it, pin in found]
+
+
+def _pin(package: Table, line: int) -> Pin:
+    pin, source = Pin(text(package, "name"), text(package, "version"), line), table(package, "source")
+    if git := text(source, "git"):
+        return origin.of_git(pin, git)
+    for key in ("url", "path", "directory", "editable", "virtual"):
+        if where := text(source, key):
+            return origin.of_url(pin, where)
+    return pin
+
+
+def _asked(pin: Pin, package: Table, needs: Mapping[_Node, list[Table]], only: str) -> Pin:
+    """Return the pin with the extras that others ask of it, and with when it is installed."""
+    rows = [
+        row
+        for below in needs.values()
+        for row in below
+        if text(row, "name") == pin.distribution and text(row, "version") in ("", pin.version)
+    ]
+    markers = dict.fromkeys(text(row, "marker") for row in rows)
+    if not all(markers):  # somebody always needs it, in its fork
+        markers = {}
+    forks = texts(package, "resolution-markers")
+    when = (only, " or ".join(markers or forks))
+    extras = {extra for row in rows for extra in texts(row, "extra")}
+    return pin._replace(extras=tuple(sorted(extras)), when="; ".join(filter(None, when)))
+
+
+def _parts(package: Table) -> Iterator[tuple[str, list[Table]]]:
+    """Yield what a package needs by itself, and with each of its extras and groups."""
+    yield "", tables(package, "dependencies")
+    for kind, noun in ("optional-dependencies", ""), ("dev-dependencies", "group "):
+        for part in table(package, kind):
+            yield f"{noun}{part}", tables(table(package, kind), part)
+
+
+def _only(packages: list[Table], needs: Mapping[_Node, list[Table]]) -> dict[str, str]:
+    """Return, for what the project does not always need, the extras and groups with which it does."""
+    own = [text(it, "name") for it in packages if {*table(it, "source")} & {"editable", "virtual", "directory"}]
+    always = _reached([(name, "") for name in own], needs)
+    only: dict[str, list[str]] = {}
+    for name, part in needs:
+        if name in own and part:
+            for other in _reached([(name, part)], needs) - always:
+                only.setdefault(other, []).append(part if part.startswith("group ") else f"extra {part}")
+    return {name: f"only with {' or '.join(parts)}" for name, parts in only.items()}
+
+
+def _reached(start: list[_Node], needs: Mapping[_Node, list[Table]]) -> set[str]:
+    seen, left = set(start), list(start)
+    while left:
+        for row in needs.get(left.pop(), ()):
+            for part in ("", *texts(row, "extra")):
+                node = text(row, "name"), part
+                if node not in seen:
+                    seen.add(node)
+                    left.append(node)
+    return {name for name, _ in seen}

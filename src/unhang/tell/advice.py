@@ -1,0 +1,57 @@
+"""What to do about what a lock file pins: the line for the image's build, or the release to pin instead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from unhang import gate
+from unhang.judge import upgrade
+from unhang.judge.decide import NEEDED
+from unhang.judge.findings import Finding
+from unhang.judge.pinned import BY_RELEASE
+from unhang.judge.upgrade import Step
+from unhang.records import Pin, Request
+from unhang.shapes import catalog
+from unhang.suggest import command
+from unhang.tell import report
+from unhang.tell.rows import counted
+
+
+def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
+    """Return the end of the report of ``check --lock``: what is left to do, and the two ways to do it."""
+    if not findings:
+        return [report.NONE]
+    copies = ", in untouched copies" * any(it.verdict.code == BY_RELEASE for it in findings)
+    left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if not it.settled}
+    if not left:
+        return [f"nothing left to do{copies}"]
+    lines = [f"{counted(verdict for _, _, verdict in left)}{copies}"]
+    if any(it.verdict.to_rewrite for it in findings):
+        numbers = report.numbers_marked(findings, request)
+        below = "next, in the Dockerfile, below the line that installs them:"
+        build = f"RUN pip install --no-cache-dir unhang && {command('apply', request)} 2>&1"
+        lines += [*filter(None, [numbers]), below, f"  {build}"]
+    return [*lines, *dict.fromkeys(_better(findings, request))]
+
+
+def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
+    """Yield, for each pin of a release that needs fixes, the newest release in which the most are fixed."""
+    fixes = [catalog.fix(name) for name in request.fixes]
+    needing = [it for it in findings if it.verdict.verdict == NEEDED]
+    for pin, version in dict.fromkeys((it.installation.pin, it.installation.version) for it in needing):
+        assert pin is not None
+        assert version is not None
+        best = upgrade.best(upgrade.steps(pin.distribution, version, fixes))
+        if best is not None:
+            have = upgrade.needs(pin.distribution, version, fixes)[0]
+            yield _instead(pin, best, have)
+
+
+def _instead(pin: Pin, best: Step, have: Sequence[str]) -> str:
+    extras = gate.line(f"[{','.join(pin.extras)}]") if pin.extras else ""
+    brings = f"brings in {', '.join(best.brings)}" if best.brings else "brings in none"
+    unknown = f"; nobody knows whether it needs {', '.join(best.unknown)}" if best.unknown else ""
+    return (
+        f"or pin {pin.distribution}{extras}=={best.version}, which drops {len(best.drops)} of {len(have)} "
+        f"({', '.join(best.drops)}) and {brings}{unknown}"
+    )
