@@ -126,3 +126,11 @@ def test_a_release_without_a_rewrite_says_what_else_to_do() -> None:
 
 def test_every_distribution_of_an_upstream_is_looked_for() -> None:
     assert pinned.distributions() == {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "verl"}
+
+
+def test_a_copy_of_the_function_elsewhere_in_a_release_has_no_rewrite() -> None:
+    (found,) = judged(Pin("verl", "0.6.1"), "critic-microbatch-scale")
+    assert found.verdict[:2] == ("needed", "no-rewrite")
+    assert "use_legacy_worker_impl=disable" in found.verdict.detail
+    (older,) = judged(Pin("verl", "0.6.0"), "critic-microbatch-scale")
+    assert older.verdict.verdict == "not-affected"
