@@ -74,9 +74,21 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
+def make_venv(prefix: Path) -> None:
+    """Make a virtual environment of the Python that runs the tests.
+
+    Until Python 3.10, one that is made in another one names that as its home, which says too little to be read.
+    """
+    if sys.version_info >= (3, 11):
+        venv.create(prefix, symlinks=True)
+    else:
+        python = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+        run(str(python), "-m", "venv", "--without-pip", str(prefix), cwd=Path("/"))
+
+
 def make_env(prefix: Path) -> Env:
     """Make an environment of the interpreter that runs the tests."""
-    venv.create(prefix, symlinks=True)
+    make_venv(prefix)
     site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     # A copy of what is installed here, in whichever way: the new environment does not see ours.
     shutil.copytree(os.path.dirname(unhang.__file__), site / "unhang", ignore=shutil.ignore_patterns("__pycache__"))

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from support import cli, recorder_dumps
+from support.environments import make_venv
 
 ANN = 1001
 VERL = ("verl", "0.7.1")
@@ -88,7 +88,7 @@ def test_a_planted_interpreter_is_not_run_and_not_passed_over(
 
 
 def test_root_patches_the_environment_of_an_image_s_user_by_reading_it(work: Path, started: list[str]) -> None:
-    venv.create(work / ".venv", symlinks=True)
+    make_venv(work / ".venv")
     (site,) = (work / ".venv").glob("lib/python3.*/site-packages")
     cli.unpack_targets(site, VERL)
     subprocess.run([sys.executable, "-m", "compileall", "-q", site / ENGINE], check=True)
