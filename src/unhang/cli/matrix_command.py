@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from unhang import packs
+from unhang import packs, suggest
 from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.judge import matrix
+from unhang.judge.matrix import Row
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 from unhang.tell import console, matrix_text, terminal, version_ranges
@@ -21,12 +22,17 @@ def run(options: argparse.Namespace) -> int:
     Raises UnhangError ``unknown-fix``, ``bad-version``, ``no-such-release``, ``bad-option``, and as the radar does.
     """
     fixes = [catalog.fix(name) for name in selection(vars(options)).fixes]
+    if (options.output_format == "osv") != (options.output is not None):
+        hint = "write both: --output-format osv -o DIR"
+        raise UnhangError("bad-option", "advisories are files: they need a folder, and no other format does", hint=hint)
     if options.against_index:
         return _against_index(options, fixes)
     releases = {
         name: found for name, found in catalog.releases().items() if name in (options.upstream or packs.names())
     }
     rows = matrix.rows(fixes, releases, catalog.shape_table())
+    if options.output_format == "osv":
+        return _advisories(options, rows, fixes)
     if options.release is not None:
         rows = matrix.matching(rows, options.release)
     if options.output_format == "json":
@@ -43,10 +49,29 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _advisories(options: argparse.Namespace, rows: Sequence[Row], fixes: Sequence[Fix]) -> int:
+    """Write the advisories of these fixes. Raises UnhangError ``bad-option``, and as ``osv_folder.write``."""
+    if options.release is not None:
+        hint = "leave out --version"
+        raise UnhangError("bad-option", "an advisory names all releases of an upstream", hint=hint)
+    from unhang.deliver import osv_folder
+    from unhang.tell import osv
+
+    found = osv.advisories(rows, fixes)
+    if not found:
+        raise UnhangError("no-such-release", "no release in the matrix needs any of these fixes", hint="choose others")
+    osv_folder.write(options.output, found)
+    where = suggest.line(options.output)
+    console.note(f"{len(found)} of {len(fixes)} fixes have an advisory in {options.output}; next:")
+    console.note(f"  osv-scanner scan source --offline-vulnerabilities --local-db-path {where} -L uv.lock")
+    return 0
+
+
 def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
-    if options.output_format == "svg" or options.release is not None:
+    if options.output_format in ("svg", "osv") or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
-        raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
+        message = "--against-index draws no picture, writes no advisories and takes no --version"
+        raise UnhangError("bad-option", message, hint=hint)
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
     return radar.against_index(fixes, options.upstream or packs.names(), options.output_format)
