@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -55,7 +56,7 @@ def _advisory(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "summary": fix.title,
         "details": _details(fix, affected),
         "affected": affected,
-        "references": [*_references(fix.manifest)],
+        "references": [*_references(fix)],
         "database_specific": {
             "kinds": list(fix.kinds),
             "grade": fix.grade,
@@ -126,13 +127,20 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _references(manifest: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the links of a manifest: the report of the defect, and where the fix comes from or went to."""
-    links = [("REPORT", manifest.get("bug") or ""), ("FIX", manifest["origin"].partition(", ")[2])]
-    links.append(("FIX", manifest.get("forwarded", "")))
+def _references(fix: Fix) -> Iterator[dict[str, str]]:
+    """Yield the links of a fix: the report of the defect, where the fix comes from or went to, and the repositories."""
+    how, _, origin = fix.manifest["origin"].partition(", ")
+    links = [
+        ("REPORT", fix.manifest.get("bug") or ""),
+        ("FIX" if how == "backport" else "WEB", origin),
+        ("FIX", fix.manifest.get("forwarded", "")),
+    ]
+    for upstream in (packs.upstreams()[target.upstream] for target in fix.targets):
+        whole = packs.upstreams()[upstream.within or upstream.name]
+        links.append(("PACKAGE", f"https://github.com/{whole.about['repository']}" if "repository" in whole.about else ""))
     seen: set[str] = set()
     for kind, text in links:
-        for url in (word.rstrip(",;.)") for word in text.split()):
-            if url.startswith("https://") and url not in seen:
+        for url in re.findall(r"https://[^\s,;)]+", text):
+            if url not in seen:
                 seen.add(url)
                 yield {"type": kind, "url": url}

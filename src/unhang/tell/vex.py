@@ -8,16 +8,10 @@ from typing import Any
 
 from unhang import __version__, gate
 from unhang.errors import joined
-from unhang.judge.decide import (
-    ACCEPTED,
-    APPLIED,
-    BY_SHAPE_CHECK,
-    FIXED_UPSTREAM,
-    NEEDED,
-    NOT_AFFECTED,
-    URGENCY,
-)
+from unhang.find import metadata
+from unhang.judge.decide import APPLIED, BY_SHAPE_CHECK, FIXED_UPSTREAM, NEEDED, NOT_AFFECTED, URGENCY
 from unhang.judge.findings import Finding
+from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.suggest import command
 from unhang.tell import osv
@@ -26,7 +20,6 @@ from unhang.tell.report import Report
 _UNSURE = "under_investigation"
 _STATUS = {
     APPLIED: "fixed",
-    ACCEPTED: "fixed",
     FIXED_UPSTREAM: "fixed",
     NOT_AFFECTED: "not_affected",
     NEEDED: "affected",
@@ -41,8 +34,7 @@ def document(what: Report) -> str:
     """
     found: dict[tuple[str, str], list[Finding]] = {}
     for finding in what.findings:
-        if version := finding.installation.version:
-            product = osv.purl(finding.installation.upstream, version)
+        if product := _product(finding.installation):
             found.setdefault((finding.target.fix, product), []).append(finding)
     if not found:
         return ""
@@ -61,6 +53,15 @@ def document(what: Report) -> str:
     )
 
 
+def _product(place: Installation) -> str:
+    """Return the package URL of an installation, with the version that a scanner reads; empty if it has no version.
+
+    That of a patched wheel is in the name of its .dist-info folder alone.
+    """
+    version = metadata.recorded_version(place.record) if place.record else place.version
+    return osv.purl(place.upstream, version) if version else ""
+
+
 def _statement(fix: catalog.Fix, product: str, group: list[Finding], what: Report) -> dict[str, Any]:
     """Return what is true of a fix in a product: of several functions or copies, what is said of the worst."""
     worst = min(group, key=lambda it: (it.settled, it.verdict.code != BY_SHAPE_CHECK, URGENCY.index(it.verdict.verdict)))
@@ -75,13 +76,14 @@ def _statement(fix: catalog.Fix, product: str, group: list[Finding], what: Repor
         "vulnerability": {"name": osv.identity(fix), "description": fix.title},
         "products": [{"@id": product, "identifiers": {"purl": product}}],
         "status": status,
-        "status_notes": joined(f"{verdict.verdict} in {worst.target.function}", verdict.detail),
+        "status_notes": joined(f"{verdict.verdict} in {worst.target.function}", verdict.detail, *worst.notes),
         **more,
     }
 
 
 def _status(finding: Finding) -> str:
-    code, verdict = finding.verdict.code, finding.verdict.verdict
-    if code == BY_SHAPE_CHECK:  # what does not satisfy --require silences no scanner
+    if finding.verdict.code == BY_SHAPE_CHECK:  # what does not satisfy --require silences no scanner
         return _UNSURE
-    return _STATUS.get(ACCEPTED if finding.accepted and finding.settled else verdict, _UNSURE)
+    if finding.accepted and finding.settled:
+        return _STATUS[APPLIED]
+    return _STATUS.get(finding.verdict.verdict, _UNSURE)

@@ -1,0 +1,133 @@
+"""docs/osv.md: what pip-audit and uv report of real lock files, and that they are quiet once the code is rewritten."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import cli, environments
+from support.checkout import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "osv.md"
+PROJECT = """\
+[project]
+name = "job"
+version = "1"
+requires-python = ">=3.10"
+dependencies = ["verl==0.7.1"]
+"""
+LOCK = """\
+version = 1
+revision = 3
+requires-python = ">=3.10"
+
+[[package]]
+name = "job"
+version = "1"
+source = { virtual = "." }
+dependencies = [{ name = "verl" }]
+
+[package.metadata]
+requires-dist = [{ name = "verl", specifier = "==0.7.1" }]
+
+[[package]]
+name = "verl"
+version = "0.7.1"
+source = { registry = "https://example.org/simple" }
+sdist = { url = "https://example.org/verl-0.7.1.tar.gz", hash = "sha256:HASH", size = 1 }
+""".replace("HASH", "0" * 64)
+
+
+def commands() -> list[str]:
+    """Return the commands of the page, a line that goes on joined, without the port and the background."""
+    found: list[str] = []
+    for line in re.findall(r"^    (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        if line.startswith("  "):
+            found[-1] = f"{found[-1].removesuffix(chr(92))}\n{line.strip()}"
+        else:
+            found.append(line)
+    return found
+
+
+def command(start: str, *parts: str) -> str:
+    """Return the one command of the page that begins so, and has these parts."""
+    (found,) = (it for it in commands() if it.startswith(start) and all(part in it for part in parts))
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder with a lock file of uv's and of pip's, and the tools of the page."""
+    for name, text in {"pyproject.toml": PROJECT, "uv.lock": LOCK, "requirements.txt": "verl==0.7.1\n"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "docs").symlink_to(REPOSITORY / "docs")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    python = f'#!/bin/sh\nexec {sys.executable} {{}} "$@"\n'
+    for name, words in {"unhang": "-m unhang", "pip-audit": "-m pip_audit", "python": ""}.items():
+        (tools / name).write_text(python.format(words))
+        (tools / name).chmod(0o755)
+    (tools / "uv").symlink_to(environments.uv())
+    return tmp_path
+
+
+def run(job: Path, script: str, **more: str) -> cli.Ran:
+    """Run a command of the page; its caches are of this test."""
+    path = os.pathsep.join([str(job / "tools"), os.environ["PATH"]])
+    env = cli.environ({"PATH": path, "XDG_CACHE_HOME": str(job / "cache"), **more})
+    done = subprocess.run(["sh", "-c", script], cwd=job, env=env, capture_output=True, text=True, check=False)
+    return cli.Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def service(job: Path) -> Iterator[str]:
+    """The service of the page, with all advisories; gives its address."""
+    ran = run(job, command("unhang matrix"))
+    assert ran.code == 0, ran
+    assert command("osv-scanner").replace("advisories", str(job / "advisories")) not in ran.out
+    assert command("osv-scanner") in ran.err
+    words = command("python docs/osv/serve.py").replace("8765 &", "").split()[1:]
+    process = subprocess.Popen([sys.executable, *words], cwd=job, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split(" at ")[1].strip()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def needed() -> set[str]:
+    """Return the ids of the advisories that verl 0.7.1 has, as the matrix has them."""
+    rows = cli.called_with_all("matrix", "--upstream", "verl", "--version", "0.7.1", "--output-format", "json").json
+    return {f"x_unhang-{row['fix']}" for row in rows["rows"] if row["verdict"] == "needed"}
+
+
+def test_both_scanners_report_a_lock_file_until_the_code_is_rewritten(job: Path, service: str) -> None:
+    if not shutil.which("jq"):
+        pytest.skip("the page uses jq")
+    loud = [command(tool, "8765").replace("http://127.0.0.1:8765", service) for tool in LOUD]
+    quiet = [command(tool, "quiet.txt").replace("http://127.0.0.1:8765", service) for tool in LOUD]
+    for script in loud:
+        ran = run(job, script)
+        assert ran.code == 1, ran
+        assert {*re.findall(r"x_unhang-[a-z0-9-]+", re.sub(r"\S*osv\.dev\S*", "", ran.out))} == needed()
+    site = cli.unpack_targets(job / "site", ("verl", "0.7.1"))
+    check = command("unhang check").replace("check", f"check --target {site}")
+    for expected in (1, 0):  # untouched, and rewritten
+        for script in (check, command("jq")):
+            ran = run(job, script)
+            assert ran.code == 0, ran
+        for script in quiet:
+            ran = run(job, script)
+            assert ran.code == expected, ran
+        assert cli.called_with_all("apply", "--target", site).code == 0
+    assert run(job, command("sed")).code == 0
+    assert {*re.findall(r'id = "(.*)"', (job / "quiet.toml").read_text())} >= needed()
+
+
+LOUD = ("pip-audit", "uv audit")
