@@ -76,6 +76,7 @@ def server(advisories: Mapping[str, Any], port: int) -> ThreadingHTTPServer:
             data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
+            self.send_header("Cache-Control", "no-store")  # the folder may be written again
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -1,6 +1,7 @@
 """`unhang matrix` on the data of the compat matrix: formats, narrowing, errors."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +122,32 @@ def test_nothing_slow_is_imported() -> None:
     program = "import sys; from unhang.cli.main import main; main(['matrix']); print(*sys.modules, file=sys.stderr)"
     ran = cli.python("-c", program)
     assert (ran.code, slow & set(ran.err.split())) == (0, set())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--output-format", "osv"), "no folder is given"),
+        (("-o", "DIR"), "any other format is printed"),
+        (("--output-format", "osv", "-o", "DIR", "--version", "0.7.1"), "--version cannot choose some"),
+        (("--output-format", "osv", "-o", "DIR", "--against-index"), "writes no advisories"),
+    ],
+)
+def test_advisories_need_a_folder_and_name_all_releases(words: Sequence[str], said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "advisories"
+    ran = cli.called("matrix", *(str(folder) if word == "DIR" else word for word in words))
+    assert (ran.code, ran.out, folder.exists()) == (2, "", False)
+    assert "error[bad-option]" in ran.err
+    assert said in ran.err
+
+
+def test_advisories_are_the_same_bytes_each_time_and_the_next_command_is_named(tmp_path: Path) -> None:
+    def made(name: str) -> dict[str, bytes]:
+        folder = tmp_path / name
+        ran = cli.called("matrix", "--output-format", "osv", "-o", folder, "--kind", "hang")
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err.splitlines()[0] == f"advisories written into {folder}: 4; next:"
+        assert f"--local-db-path '{folder}' -L uv.lock" in ran.err
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert made("some where") == made("else where")

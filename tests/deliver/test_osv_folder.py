@@ -42,6 +42,12 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(UnhangError) as caught:
         osv_folder.write(str(tmp_path), TWO)
     assert (caught.value.code, files(tmp_path)) == ("not-empty", {"notes.json": b"mine"})
+    cache = tmp_path / "cache"  # of osv-scanner itself
+    (cache / "osv-scanner" / "PyPI").mkdir(parents=True)
+    (cache / "osv-scanner" / "PyPI" / "all.zip").write_text("everybody's")
+    with pytest.raises(UnhangError) as caught:
+        osv_folder.write(str(cache), TWO)
+    assert (caught.value.code, files(cache)) == ("not-empty", {"osv-scanner/PyPI/all.zip": b"everybody's"})
     with pytest.raises(UnhangError) as caught:
         osv_folder.write(str(tmp_path / "notes.json"), TWO)
     assert caught.value.code == "not-a-folder"

@@ -139,6 +139,15 @@ def test_two_upstreams_in_one_distribution_are_one_package() -> None:
     assert (package["package"]["name"], package["versions"]) == ("megatron-core", ["1.0", "1.1"])
 
 
+def test_a_pack_has_its_own_database_and_ranges_over_no_release_that_it_has_not_read() -> None:
+    pack = catalog.fix("mtp-cp-deadlock").pack._replace(name="our-fixes", folder="/packs/ours")
+    fix = made_up.fix("hang", "verl")._replace(manifest=MANIFEST, pack=pack)
+    rows = matrix.rows([fix], made_up.releases([fix], verl={"1.0": "affected", "1.9": "affected"}), made_up.table(fix))
+    ((key, text),) = osv.advisories(rows, [fix]).items()
+    (package,) = json.loads(text)["affected"]
+    assert (key, package["versions"], package["ranges"]) == ("x_our_fixes-hang", ["1.0", "1.9"], [])
+
+
 def test_a_fix_that_no_release_needs_has_no_advisory() -> None:
     assert of(verl={"1.0": "fixed", "1.1": "edited"}) is None
 

@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> int:
     Raises UnhangError ``unknown-fix``, ``bad-version``, ``no-such-release``, ``bad-option``, and as the radar does.
     """
     fixes = [catalog.fix(name) for name in selection(vars(options)).fixes]
-    if (options.output_format == "osv") != (options.output is not None):
-        hint = "write both: --output-format osv -o DIR"
-        raise UnhangError("bad-option", "advisories are files: they need a folder, and no other format does", hint=hint)
+    if options.output and options.output_format != "osv":
+        message = "-o is for --output-format osv alone: any other format is printed"
+        raise UnhangError("bad-option", message, hint="leave out -o, or add --output-format osv")
     if options.against_index:
         return _against_index(options, fixes)
     releases = {
@@ -51,19 +51,23 @@ def run(options: argparse.Namespace) -> int:
 
 def _advisories(options: argparse.Namespace, rows: Sequence[Row], fixes: Sequence[Fix]) -> int:
     """Write the advisories of these fixes. Raises UnhangError ``bad-option``, and as ``osv_folder.write``."""
+    if not options.output:
+        raise UnhangError("bad-option", "--output-format osv writes files, and no folder is given", hint="add -o DIR")
     if options.release is not None:
-        hint = "leave out --version"
-        raise UnhangError("bad-option", "an advisory names all releases of an upstream", hint=hint)
+        message = "an advisory names all releases of an upstream, so --version cannot choose some"
+        raise UnhangError("bad-option", message, hint="leave out --version")
     from unhang.deliver import osv_folder
     from unhang.tell import osv
 
     found = osv.advisories(rows, fixes)
     if not found:
-        raise UnhangError("no-such-release", "no release in the matrix needs any of these fixes", hint="choose others")
+        hint = "`unhang matrix` shows which releases need which fix"
+        raise UnhangError("no-such-release", "no release in the matrix needs any of these fixes", hint=hint)
     osv_folder.write(options.output, found)
-    where = suggest.line(options.output)
-    console.note(f"{len(found)} of {len(fixes)} fixes have an advisory in {options.output}; next:")
-    console.note(f"  osv-scanner scan source --offline-vulnerabilities --local-db-path {where} -L uv.lock")
+    others = f"; no release needs {len(fixes) - len(found)} of the fixes" if len(found) < len(fixes) else ""
+    console.note(f"advisories written into {options.output}: {len(found)}{others}; next:")
+    words = ("scan", "source", "--offline-vulnerabilities", "--local-db-path", options.output, "-L", "uv.lock")
+    console.note(f"  {suggest.line('osv-scanner', *words)}")
     return 0
 
 

@@ -26,16 +26,16 @@ def write(folder: str, advisories: Mapping[str, str]) -> None:
     prepare(folder)
     with disk.about(folder):
         found = os.listdir(folder) if os.path.isdir(folder) else []
-    if strange := [name for name in sorted(found) if name not in _DATABASES and not _ADVISORY.fullmatch(name)]:
-        message = f"{folder} has {strange[0]} in it, which is no advisory"
+    earlier = {name for name in found if _ADVISORY.fullmatch(name)}
+    if found and ({*found} - earlier - {*_DATABASES} or not earlier):  # osv-scanner's own cache has none
         hint = "give an empty folder, or a new path: advisories need a folder of their own"
-        raise UnhangError("not-empty", message, path=folder, hint=hint)
+        raise UnhangError("not-empty", f"{folder} is neither empty nor a folder of advisories", path=folder, hint=hint)
     files = {f"{name}.json": text.encode() for name, text in advisories.items()}
     for database in _DATABASES:
         write_whole(os.path.join(folder, database, "PyPI", "all.zip"), _zipped(files))
     for name, data in files.items():
         write_whole(os.path.join(folder, name), data)
-    for name in {*found} - {*files, *_DATABASES}:
+    for name in earlier - {*files}:
         with disk.about(os.path.join(folder, name)):
             disk.run(os.unlink, os.path.join(folder, name))
 

@@ -27,13 +27,13 @@ def advisories(rows: Iterable[Row], fixes: Iterable[Fix]) -> dict[str, str]:
     by_fix: dict[str, list[Row]] = {}
     for row in rows:
         by_fix.setdefault(row.fix, []).append(row)
-    affected = [(fix, [*_affected(by_fix.get(fix.id, ()))]) for fix in fixes]
+    affected = [(fix, [*_affected(fix, by_fix.get(fix.id, ()))]) for fix in fixes]
     return {identity(fix): gate.document(_advisory(fix, packages)) + "\n" for fix, packages in affected if packages}
 
 
 def identity(fix: Fix) -> str:
-    """Return the id of a fix's advisory. OSV keeps ``x_`` for databases that are not registered there."""
-    return f"x_{fix.pack.name}-{fix.id}"
+    """Return the id of a fix's advisory: its database, which OSV's ``x_`` says is not registered there, and its name."""
+    return f"x_{fix.pack.name.replace('-', '_')}-{fix.id}"
 
 
 def dated(fixes: Iterable[Fix]) -> str:
@@ -67,8 +67,11 @@ def _advisory(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     }
 
 
-def _affected(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield each distribution that has the defect in some release; several upstreams may be in one."""
+def _affected(fix: Fix, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yield each distribution that has the defect in some release; several upstreams may be in one.
+
+    Between the releases that a pack has read are others, so those of its fixes are in no range.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         found.setdefault(purl(row.upstream), {}).setdefault(row.version, []).append(row.verdict)
@@ -76,10 +79,10 @@ def _affected(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         verdicts = {it: NEEDED if NEEDED in all_ else min(all_, key=URGENCY.index) for it, all_ in versions.items()}
         ordered = sorted(verdicts, key=parsed)
         if needed := [version for version in ordered if verdicts[version] == NEEDED]:
-            name = package.rpartition("/")[2]
+            ranges = [] if fix.pack.folder else _ranges(ordered, verdicts)
             yield {
-                "package": {"ecosystem": "PyPI", "name": name, "purl": package},
-                "ranges": [{"type": "ECOSYSTEM", "events": events} for events in _ranges(ordered, verdicts)],
+                "package": {"ecosystem": "PyPI", "name": package.rpartition("/")[2], "purl": package},
+                "ranges": [{"type": "ECOSYSTEM", "events": events} for events in ranges],
                 "versions": needed,
             }
 
