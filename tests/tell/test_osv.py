@@ -50,7 +50,9 @@ SCHEMA = _exactly(
         ),
         1,
     ),
-    references=_list(_exactly(type={"enum": ["FIX", "REPORT", "WEB", "PACKAGE"]}, url={"pattern": r"^https://[^\s,;()]+$"}), 1),
+    references=_list(
+        _exactly(type={"enum": ["FIX", "REPORT", "WEB", "PACKAGE"]}, url={"pattern": r"^https://[^\s,;()]+$"}), 1
+    ),
     database_specific=_exactly(
         kinds=_list({"enum": ["hang", "abort", "wrong-values"]}),
         grade={"enum": ["cure", "safeguard", "unproved"]},
@@ -167,7 +169,9 @@ def test_an_advisory_says_when_it_strikes_and_that_the_code_decides() -> None:
 
 
 def test_explain_takes_the_id_that_a_scanner_prints() -> None:
-    by_id, by_name = (cli.called_with_all("explain", name) for name in ("x_unhang-tp-logps-gradient", "tp-logps-gradient"))
+    by_id, by_name = (
+        cli.called_with_all("explain", name) for name in ("x_unhang-tp-logps-gradient", "tp-logps-gradient")
+    )
     assert by_id == by_name
     assert by_id.code == 0
     assert cli.called_with_all("explain", "x_unhang-nothing").code == 2

@@ -32,7 +32,7 @@ def advisories(rows: Iterable[Row], fixes: Iterable[Fix]) -> dict[str, str]:
 
 
 def identity(fix: Fix) -> str:
-    """Return the id of a fix's advisory: its database, which OSV's ``x_`` says is not registered there, and its name."""
+    """Return the id of a fix's advisory: its database, with OSV's ``x_`` for one that is not registered, and its name."""
     return f"x_{fix.pack.name.replace('-', '_')}-{fix.id}"
 
 
@@ -118,8 +118,8 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
     paragraphs = [
         " ".join(manifest[key] for key in ("symptom", "cause") if key in manifest) or f"{fix.title}.",
         f"It strikes {fix.when}." if fix.when else "",
-        f"Cure: `unhang apply --fix {fix.id}` rewrites the function where it is installed, and {names} makes a wheel to "
-        f"pin in place of the published one. `unhang explain {fix.id}` says what the rewrite changes, and which "
+        f"Cure: `unhang apply --fix {fix.id}` rewrites the function where it is installed, and {names} makes a wheel "
+        f"to pin in place of the published one. `unhang explain {fix.id}` says what the rewrite changes, and which "
         "releases do not need it.",
         *(f"Where unhang has no rewrite for a release: {sentence}." for sentence in without),
         f"Grade: {fix.grade} ({grades[fix.grade]}).",
@@ -140,7 +140,9 @@ def _references(fix: Fix) -> Iterator[dict[str, str]]:
     ]
     for upstream in (packs.upstreams()[target.upstream] for target in fix.targets):
         whole = packs.upstreams()[upstream.within or upstream.name]
-        links.append(("PACKAGE", f"https://github.com/{whole.about['repository']}" if "repository" in whole.about else ""))
+        links.append(
+            ("PACKAGE", f"https://github.com/{whole.about['repository']}" if "repository" in whole.about else "")
+        )
     seen: set[str] = set()
     for kind, text in links:
         for url in re.findall(r"https://[^\s,;)]+", text):

@@ -64,7 +64,9 @@ def _product(place: Installation) -> str:
 
 def _statement(fix: catalog.Fix, product: str, group: list[Finding], what: Report) -> dict[str, Any]:
     """Return what is true of a fix in a product: of several functions or copies, what is said of the worst."""
-    worst = min(group, key=lambda it: (it.settled, it.verdict.code != BY_SHAPE_CHECK, URGENCY.index(it.verdict.verdict)))
+    worst = min(
+        group, key=lambda it: (it.settled, it.verdict.code != BY_SHAPE_CHECK, URGENCY.index(it.verdict.verdict))
+    )
     verdict = worst.verdict
     status = _status(worst)
     more: dict[str, str] = {}
