@@ -32,7 +32,7 @@ def advisories(rows: Iterable[Row], fixes: Iterable[Fix]) -> dict[str, str]:
 
 
 def identity(fix: Fix) -> str:
-    """Return the id of a fix's advisory: its database, with OSV's ``x_`` for one that is not registered, and its name."""
+    """Return the id of a fix's advisory. OSV keeps ``x_`` for a database that is not registered there."""
     return f"x_{fix.pack.name.replace('-', '_')}-{fix.id}"
 
 
