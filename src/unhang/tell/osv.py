@@ -121,6 +121,7 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
         f"Cure: `unhang apply --fix {fix.id}` rewrites the function where it is installed, and {names} makes a wheel "
         f"to pin in place of the published one. `unhang explain {fix.id}` says what the rewrite changes, and which "
         "releases do not need it.",
+        f"It is a fix of the pack {fix.pack.name}, which must be in effect." if fix.pack.folder else "",
         *(f"Where unhang has no rewrite for a release: {sentence}." for sentence in without),
         f"Grade: {fix.grade} ({grades[fix.grade]}).",
         "This goes by version, and is about an untouched copy. A copy may be rewritten already, or edited by somebody "
