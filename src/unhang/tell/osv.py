@@ -56,7 +56,7 @@ def _advisory(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "summary": fix.title,
         "details": _details(fix, affected),
         "affected": affected,
-        "references": [*_references(fix)],
+        "references": _references(fix),
         "database_specific": {
             "kinds": list(fix.kinds),
             "grade": fix.grade,
@@ -131,8 +131,11 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _references(fix: Fix) -> Iterator[dict[str, str]]:
-    """Yield the links of a fix: the report of the defect, where the fix comes from or went to, and the repositories."""
+def _references(fix: Fix) -> list[dict[str, str]]:
+    """Return the links of a fix: the report of the defect, where the fix comes from or went to, and the repositories.
+
+    One is of the type WEB in any case: uv prints it, and else a page of osv.dev that does not exist.
+    """
     how, _, origin = fix.manifest["origin"].partition(", ")
     links = [
         ("REPORT", fix.manifest.get("bug") or ""),
@@ -140,13 +143,11 @@ def _references(fix: Fix) -> Iterator[dict[str, str]]:
         ("FIX", fix.manifest.get("forwarded", "")),
     ]
     for upstream in (packs.upstreams()[target.upstream] for target in fix.targets):
-        whole = packs.upstreams()[upstream.within or upstream.name]
-        links.append(
-            ("PACKAGE", f"https://github.com/{whole.about['repository']}" if "repository" in whole.about else "")
-        )
-    seen: set[str] = set()
+        about = packs.upstreams()[upstream.within or upstream.name].about
+        links += [("PACKAGE", f"https://github.com/{about['repository']}")] if "repository" in about else []
+    found: dict[str, str] = {}
     for kind, text in links:
         for url in re.findall(r"https://[^\s,;)]+", text):
-            if url not in seen:
-                seen.add(url)
-                yield {"type": kind, "url": url}
+            found.setdefault(url, kind)
+    web = [*found][:1] if "WEB" not in found.values() else []
+    return [*({"type": kind, "url": url} for url, kind in found.items()), *({"type": "WEB", "url": url} for url in web)]
