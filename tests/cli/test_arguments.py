@@ -94,7 +94,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
          "--script --output-format"),
         ("list", "--output-format"),
         ("explain", "--output-format"),
-        ("matrix", f"{CHOICE} --version --upgrade --output-format --against-index"),
+         ("matrix", f"{CHOICE} --version --upgrade --output-format -o --output --against-index"),
         ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
          "--script"),
         ("pack", "-o --output"),
@@ -191,7 +191,7 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("completion bash --json", "unrecognized option '--json'\n"),
         ("apply mtp-cp-deadlock", "unexpected argument 'mtp-cp-deadlock'; did you mean --fix mtp-cp-deadlock?"),
         ("apply mtp-cp-deadlok", "unexpected argument 'mtp-cp-deadlok'; did you mean --fix mtp-cp-deadlock?"),
-        ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github, sarif)"),
+        ("check --output-format yaml", "invalid choice: 'yaml' (choose from text, json, github, sarif, gitlab, vex)"),
         ("check --output-format jsn", "invalid choice: 'jsn'; did you mean json? (choose from"),
         ("list --color alway", "invalid choice: 'alway'; did you mean always? (choose from"),
         ("check --upstream swift", "argument --upstream: invalid choice: 'swift'; did you mean ms-swift? (choose from"),

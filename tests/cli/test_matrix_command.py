@@ -162,3 +162,32 @@ def test_upgrade_is_one_table_of_what_each_newer_release_changes(tmp_path: Path)
 def test_what_cannot_be_upgraded_is_an_error(arguments: Sequence[str], code: str) -> None:
     ran = cli.called("matrix", "--upgrade", *arguments)
     assert (ran.code, f"error[{code}]" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--output-format", "osv"), "no folder is given"),
+        (("-o", "DIR"), "any other format is printed"),
+        (("--output-format", "osv", "-o", "DIR", "--version", "0.7.1"), "--version cannot choose some"),
+        (("--output-format", "osv", "-o", "DIR", "--against-index"), "writes no advisories"),
+    ],
+)
+def test_advisories_need_a_folder_and_name_all_releases(words: Sequence[str], said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "advisories"
+    ran = cli.called("matrix", *(str(folder) if word == "DIR" else word for word in words))
+    assert (ran.code, ran.out, folder.exists()) == (2, "", False)
+    assert "error[bad-option]" in ran.err
+    assert said in ran.err
+
+
+def test_advisories_are_the_same_bytes_each_time_and_the_next_command_is_named(tmp_path: Path) -> None:
+    def made(name: str) -> dict[str, bytes]:
+        folder = tmp_path / name
+        ran = cli.called("matrix", "--output-format", "osv", "-o", folder, "--kind", "hang")
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err.splitlines()[0] == f"advisories written into {folder}: 4; next:"
+        assert f"--local-db-path '{folder}' -L uv.lock" in ran.err
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert made("some where") == made("else where")

@@ -60,6 +60,21 @@ def test_each_file_that_cannot_be_replaced_is_named(
     ]  # fmt: skip
 
 
+def test_a_format_without_a_place_for_the_run_has_what_is_wrong_with_it_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    what = Report(Search(SITE, (), ("look here",)), Request(), (), None, True)
+    wrong = ["warning: look here", "interrupted: a run did not get to its end"]
+    for output_format, printed, said in (
+        ("gitlab", "[]\n", []),
+        ("vex", "", ["nothing to state: no installation here"]),
+    ):
+        console.results(output_format, what)
+        out, err = capsys.readouterr()
+        lines = [line.partition(" has a version")[0] for line in err.splitlines()]
+        assert (out, lines) == (printed, [*said, *wrong])
+
+
 def test_warnings_are_in_the_text_and_in_json_but_on_stderr_only_for_text(capsys: pytest.CaptureFixture[str]) -> None:
     what = Report(Search(SITE, (), ("look here",)), Request(), (), None, False)
     for output_format, expected in (("text", ["warning: look here"]), ("json", []), ("github", []), ("sarif", [])):

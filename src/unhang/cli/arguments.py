@@ -233,7 +233,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip
-    _output(parser, "text", "json", "github", "sarif")
+    _output(parser, "text", "json", "github", "sarif", "gitlab", "vex")
     _require(parser)
     _accept(parser)
 
@@ -378,7 +378,8 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
         metavar="REQ",
         help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins",
     )
-    _output(parser, "text", "markdown", "json", "svg")
+    _output(parser, "text", "markdown", "json", "svg", "osv")
+    parser.add_argument("-o", "--output", metavar="DIR", help="where to write the advisories of --output-format osv")
     parser.add_argument("--against-index", action="store_true", help="compare with what the package index offers now")
 
 

@@ -11,7 +11,7 @@ from unhang.cli.error_codes import causes, codes, words
 from unhang.errors import UnhangError, closest, is_near
 from unhang.judge import matrix
 from unhang.shapes import catalog
-from unhang.tell import console, drawing, instead, matrix_text, terminal
+from unhang.tell import console, drawing, instead, matrix_text, osv, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -60,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
 def _named(name: str, *, is_json: bool) -> str:
     """Return the page, or its JSON, of the fix, cause, error code or word of this name; empty if there is none."""
     width, word = terminal.width(sys.stdout), name.lower()
+    if name.startswith("x_"):  # a scanner's name of a fix
+        name = next((fix.id for fix in catalog.fixes().values() if osv.identity(fix) == name), name)
     if name in catalog.fixes():
         found = catalog.fix(name)
         return _document("fix", name, page_of(found, 0)) if is_json else page_of(found, width)

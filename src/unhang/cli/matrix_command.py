@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from unhang import packs
+from unhang import packs, suggest
 from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.judge import matrix
+from unhang.judge.matrix import Row
 from unhang.records import Pin
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
@@ -26,6 +27,9 @@ def run(options: argparse.Namespace) -> int:
     ``files.read`` do.
     """
     fixes = [catalog.fix(name) for name in selection(vars(options)).fixes]
+    if options.output and options.output_format != "osv":
+        message = "-o is for --output-format osv alone: any other format is printed"
+        raise UnhangError("bad-option", message, hint="leave out -o, or add --output-format osv")
     if options.against_index:
         return _against_index(options, fixes)
     if options.upgrade:
@@ -34,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
         name: found for name, found in catalog.releases().items() if name in (options.upstream or packs.names())
     }
     rows = matrix.rows(fixes, releases, catalog.shape_table())
+    if options.output_format == "osv":
+        return _advisories(options, rows, fixes)
     if options.release is not None:
         rows = matrix.matching(rows, options.release)
     if options.output_format == "json":
@@ -55,7 +61,7 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
     from unhang.judge import pinned, upgrade
     from unhang.tell import upgrade_text
 
-    if options.output_format == "svg" or options.release is not None:
+    if options.output_format in ("svg", "osv") or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
         raise UnhangError("bad-option", "--upgrade draws no picture and takes no --version", hint=hint)
     found = {}
@@ -96,10 +102,33 @@ def _pins(wanted: str) -> Sequence[Pin]:
     return pins
 
 
+def _advisories(options: argparse.Namespace, rows: Sequence[Row], fixes: Sequence[Fix]) -> int:
+    """Write the advisories of these fixes. Raises UnhangError ``bad-option``, and as ``osv_folder.write``."""
+    if not options.output:
+        raise UnhangError("bad-option", "--output-format osv writes files, and no folder is given", hint="add -o DIR")
+    if options.release is not None:
+        message = "an advisory names all releases of an upstream, so --version cannot choose some"
+        raise UnhangError("bad-option", message, hint="leave out --version")
+    from unhang.deliver import osv_folder
+    from unhang.tell import osv
+
+    found = osv.advisories(rows, fixes)
+    if not found:
+        hint = "`unhang matrix` shows which releases need which fix"
+        raise UnhangError("no-such-release", "no release in the matrix needs any of these fixes", hint=hint)
+    osv_folder.write(options.output, found)
+    others = f"; no release needs {len(fixes) - len(found)} of the fixes" if len(found) < len(fixes) else ""
+    console.note(f"advisories written into {options.output}: {len(found)}{others}; next:")
+    words = ("scan", "source", "--offline-vulnerabilities", "--local-db-path", options.output, "-L", "uv.lock")
+    console.note(f"  {suggest.line('osv-scanner', *words)}")
+    return 0
+
+
 def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
-    if options.output_format == "svg" or options.release is not None:
+    if options.output_format in ("svg", "osv") or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
-        raise UnhangError("bad-option", "--against-index draws no picture and takes no --version", hint=hint)
+        message = "--against-index draws no picture, writes no advisories and takes no --version"
+        raise UnhangError("bad-option", message, hint=hint)
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
     return radar.against_index(fixes, options.upstream or packs.names(), options.output_format)

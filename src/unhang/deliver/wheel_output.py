@@ -79,7 +79,7 @@ def write(wheel: Wheel, plan: WheelPlan, folder: str) -> Output | None:
     changed = {name: file.after for name, file in plan.files.items()}
     added = {_NOTICE: _notice(wheel, plan).encode(), sbom.SBOM: sbom.document(wheel, name, version, plan.files)}
     data, path = repack(wheel, version, changed, added, plan.bytecode), os.path.join(folder, name)
-    return Output(path, version, sha256(data), _write(path, data))
+    return Output(path, version, sha256(data), write_whole(path, data))
 
 
 def prepare(folder: str) -> None:
@@ -113,7 +113,7 @@ def _notice(wheel: Wheel, plan: WheelPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(path: str, data: bytes) -> bool:
+def write_whole(path: str, data: bytes) -> bool:
     """Write the file atomically; return False if it has these bytes already."""
     folder, name = os.path.split(path)
     with disk.about(path):

@@ -33,7 +33,7 @@ def release(upstream: Upstream, root: str, folder: str, is_linked: bool = False)
     found = version(upstream.module, folder)
     listing = None if is_linked else record(root, upstream.module, upstream.dist_info, found)
     if listing is not None and not upstream.version:
-        named = _named(listing)
+        named = recorded_version(listing)
         found = named if is_version(named) else None
     return found, listing
 
@@ -86,12 +86,12 @@ def is_of(record: str, version: str | None) -> bool:
     from packaging.version import InvalidVersion, Version  # few runs ask
 
     try:
-        return version is not None and Version(_named(record)) == Version(version)
+        return version is not None and Version(recorded_version(record)) == Version(version)
     except InvalidVersion:
         return False
 
 
-def _named(record: str) -> str:
+def recorded_version(record: str) -> str:
     """Return the version in the name of a RECORD's .dist-info folder."""
     return os.path.basename(os.path.dirname(record)).removesuffix(".dist-info").rpartition("-")[2]
 

@@ -31,7 +31,7 @@ NOTHING = "nothing was changed"
 
 
 def results(output_format: str, what: Report) -> frozenset[str]:
-    """Print a report as ``text``, ``json``, ``github`` or ``sarif``. Return the reasons that people have read in it."""
+    """Print a report in one of the formats of ``check``. Return the reasons that people have read in it."""
     shown: frozenset[str] = frozenset()
     if output_format == "json":
         print(report.json_report(what))
@@ -41,6 +41,8 @@ def results(output_format: str, what: Report) -> frozenset[str]:
         from unhang.tell import sarif  # it imports ast
 
         print(sarif.document(what, os.getcwd()))
+    elif output_format in ("gitlab", "vex"):
+        _bare(output_format, what)
     else:
         what = what._replace(commits=commits(what.search.installations))
         width = terminal.width(sys.stdout)
@@ -49,6 +51,24 @@ def results(output_format: str, what: Report) -> frozenset[str]:
         shown = report.reasons_shown(what)
     searched(what.search)
     return shown
+
+
+def _bare(output_format: str, what: Report) -> None:
+    """Print a report in a format that has no place for what is wrong with the run itself: that goes to stderr."""
+    if output_format == "gitlab":
+        from unhang.tell import gitlab  # as sarif
+
+        print(gitlab.document(what, os.getcwd()))
+    else:
+        from unhang.tell import vex
+
+        if document := vex.document(what):
+            print(document)
+        else:
+            say("nothing to state: no installation here has a version and a target of these fixes")
+    warnings(what.search)
+    if what.interrupted:
+        say("interrupted: a run did not get to its end")
 
 
 def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:

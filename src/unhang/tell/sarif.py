@@ -46,11 +46,17 @@ def document(what: Report, folder: str) -> str:
             }
         ],
         "originalUriBaseIds": {_ROOT: {"uri": Path(folder, "_").as_uri()[:-1]}},  # it ends in a slash
-        "results": [_result(found, folder) for found in what.findings if not found.settled or found.notes],
+        "results": results(what, folder),
         "properties": {"digest": report.digest(what.findings)},
     }
     schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
     return gate.document({"$schema": schema, "version": "2.1.0", "runs": [run]})
+
+
+def results(what: Report, folder: str) -> list[dict[str, Any]]:
+    """Return the results of ``check``: what is left to do, and what is settled with a note. See ``document``."""
+    folder = os.path.realpath(folder)
+    return [_result(found, folder) for found in what.findings if not found.settled or found.notes]
 
 
 def _rule(name: str) -> dict[str, Any]:
