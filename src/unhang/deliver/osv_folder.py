@@ -37,7 +37,7 @@ def write(folder: str, advisories: Mapping[str, str]) -> None:
         write_whole(os.path.join(folder, database, "PyPI", "all.zip"), _zipped(files))
     for name in earlier - {*files}:
         with disk.about(os.path.join(folder, name)):
-            disk.run(os.unlink, os.path.join(folder, name))
+            disk.remove(os.path.join(folder, name))  # what a killed run left may be gone by now
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:
