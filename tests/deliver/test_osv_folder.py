@@ -33,6 +33,7 @@ def test_a_second_run_replaces_the_first(tmp_path: Path) -> None:
     assert {*before} == {*ZIPS, "x_unhang-a.json", "x_unhang-b.json"}
     osv_folder.write(str(tmp_path), {"x_unhang-a": TWO["x_unhang-a"]})
     assert {*files(tmp_path)} == {*ZIPS, "x_unhang-a.json"}
+    (tmp_path / ".x_unhang-b.json.new").write_text("of a killed run")
     osv_folder.write(str(tmp_path), TWO)
     assert files(tmp_path) == before
 

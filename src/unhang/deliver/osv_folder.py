@@ -14,7 +14,7 @@ from unhang.store import disk
 
 _DATABASES = ("osv-scanner", "osv-scalibr")
 """The folder in which osv-scanner looks below its --local-db-path: up to 2.4, and from 2.5 on."""
-_ADVISORY = re.compile(r"x_.+\.json")
+_ADVISORY = re.compile(r"x_.+\.json|\.x_.+\.json\.new")  # or what a killed run left of one
 
 
 def write(folder: str, advisories: Mapping[str, str]) -> None:
@@ -31,13 +31,13 @@ def write(folder: str, advisories: Mapping[str, str]) -> None:
         hint = "give an empty folder, or a new path: advisories need a folder of their own"
         raise UnhangError("not-empty", f"{folder} is neither empty nor a folder of advisories", path=folder, hint=hint)
     files = {f"{name}.json": text.encode() for name, text in advisories.items()}
+    for name, data in files.items():  # first, for the next run knows by them whose folder it is
+        write_whole(os.path.join(folder, name), data)
     for database in _DATABASES:
         write_whole(os.path.join(folder, database, "PyPI", "all.zip"), _zipped(files))
-    for name, data in files.items():
-        write_whole(os.path.join(folder, name), data)
     for name in earlier - {*files}:
         with disk.about(os.path.join(folder, name)):
-            disk.run(os.unlink, os.path.join(folder, name))
+            disk.remove(os.path.join(folder, name))  # what a killed run left may be gone by now
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:
