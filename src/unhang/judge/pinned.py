@@ -14,7 +14,7 @@ from unhang.judge import matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.pins.origin import normal
+from unhang.pins.values import normal
 from unhang.records import Installation, Pin, Upstream
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from unhang.pins.values import LONGEST, normal
 from unhang.records import Pin
 
 _COMMIT = "[0-9a-f]{40}(?:[0-9a-f]{24})?"
@@ -15,7 +16,7 @@ def of_git(pin: Pin, url: str, ref: str = "", commit: str = "") -> Pin:
 
     ``url`` may be as pip has it, ``git+https://.../verl@v0.7.1``, or as uv has it, ``https://.../verl?tag=v0.7.1#COMMIT``.
     """
-    repository, _, fragment = url.removeprefix("git+").partition("#")
+    repository, _, fragment = _masked(url.removeprefix("git+")).partition("#")
     repository, _, query = repository.partition("?")
     asked = re.search(r"(?:^|&)(?:tag|rev|branch)=([^&]*)", query)
     head, at, last = repository.rpartition("@")
@@ -35,12 +36,12 @@ def of_url(pin: Pin, url: str) -> Pin:
     plain = url.partition("#")[0].partition("?")[0].removeprefix("file://")
     if found := re.fullmatch(_ARCHIVE, plain):
         return of_git(pin, found[1], found[2])
-    return pin._replace(source=plain, version=pin.version or version(plain))
+    return pin._replace(source=_masked(plain), version=pin.version or version(plain))
 
 
 def version(file: str) -> str:
     """Return the version in the name of a wheel or an sdist; empty if it has none."""
-    name = file.rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
+    name = _name(file).replace("%2B", "+").replace("%2b", "+")
     wheel = re.fullmatch(r"[^-]+-([^-]+)-.+\.whl", name)
     sdist = re.fullmatch(r".+-([^-]+?)(?:\.tar\.gz|\.zip)", name)
     return wheel[1] if wheel else sdist[1] if sdist else ""
@@ -48,11 +49,16 @@ def version(file: str) -> str:
 
 def distribution(file: str) -> str:
     """Return the name that a wheel or an sdist has in its file name; empty if it has none."""
-    name = file.rpartition("/")[2]
+    name = _name(file)
     found = re.fullmatch(r"(.+?)-\d[^-]*(?:-.+\.whl|\.tar\.gz|\.zip)", name)
     return normal(found[1]) if found else ""
 
 
-def normal(name: str) -> str:
-    """Return the name of a distribution in its normal form, as ``packaging.utils`` has it, which is slow to import."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _name(file: str) -> str:
+    name = file.rpartition("/")[2]
+    return name if len(name) < LONGEST else ""
+
+
+def _masked(url: str) -> str:
+    """Return a URL without a password in it: a log must not get one."""
+    return re.sub(r"^(https?://)[^/@]*@", r"\1****@", url)
