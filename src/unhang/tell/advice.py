@@ -20,7 +20,7 @@ from unhang.tell.rows import counted
 def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
     """Return the end of the report of ``check --lock``: what is left to do, and the two ways to do it."""
     if not findings:
-        return [report.NONE]
+        return ["nothing to judge: these fixes have no target in what is pinned"]
     copies = ", in untouched copies" * any(it.verdict.code == BY_RELEASE for it in findings)
     left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if not it.settled}
     if not left:
