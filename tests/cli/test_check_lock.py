@@ -112,7 +112,9 @@ def test_what_is_unlisted_for_one_reason_is_one_row_with_the_command(tmp_path: P
     lock.write_text(f"megatron-core @ git+https://a.example/core@{COMMIT}\n")
     lines = cli.called("check", "--lock", lock).out.splitlines()
     assert lines[2] == f"megatron-core (no version)  {lock}:1  git {COMMIT[:9]}"
-    assert lines[3].startswith("  unlisted        3 fixes: commit bec9ef747 is not that of a release's tag  help: ")
+    assert lines[3].startswith(
+        "  unlisted        3 fixes: commit bec9ef747 is not known as that of a release's tag  help: "
+    )
     assert f"checkout --detach {COMMIT}`, then `unhang check --source megatron-core`  empty-expert-hang, " in lines[3]
     assert lines[5] == f"megatron-lm (no version)  {lock}:1  git {COMMIT[:9]}", "it may hold that, too"
     assert lines[-1] == "4 unlisted, in untouched copies"

@@ -57,7 +57,7 @@ def judge(path: str, pins: Iterable[Pin], fixes: Sequence[Fix]) -> list[Finding]
 
 def release(pin: Pin) -> str:
     """Return the release of the matrix that a pin is; empty if it is none."""
-    return _by_git(pin).release if pin.repository else _by_version(_project(pin.distribution).name, pin, "").release
+    return _by_git(pin).release if pin.repository else _by_version(project(pin.distribution).name, pin, "").release
 
 
 def held(distribution: str, version: str) -> list[str]:
@@ -125,21 +125,24 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
 
 
 def _by_git(pin: Pin) -> _Known:
-    """Return which release a commit or a tag is. A commit is the same in each clone; a tag counts in upstream's own."""
-    one = _project(pin.distribution)
+    """Return which release a commit or a tag is.
+
+    A whole commit is the same in each clone. A tag, and the beginning of a commit, count in upstream's own repository.
+    """
+    one = project(pin.distribution)
+    is_own = _is_upstreams(one, pin.repository)
     prefix = one.about.get("tree-tags", "v")
     found = [
         (version, tag)
         for tag, commit in catalog.tags(one.name).items()
         if tag.startswith(prefix) and (version := on_record(one.name, tag.removeprefix(prefix)))
-        if (commit.startswith(pin.commit) if pin.commit else tag == pin.ref and _is_upstreams(one, pin.repository))
+        if commit == pin.commit or (is_own and (commit.startswith(pin.commit) if pin.commit else tag == pin.ref))
     ]
     if found:
         version, tag = max(found, key=lambda it: matrix.parsed(it[0]))
         return _Known(version, tag=tag)
-    at = pin.commit or pin.ref
     if pin.commit:
-        why = f"commit {pin.commit[:9]} is not that of a release's tag"
+        why = f"commit {pin.commit[:9]} is not known as that of a release's tag"
     else:
         why = (
             f"{pin.ref or 'the newest commit'} may be any code: it is no tag of a release in upstream's own repository"
@@ -147,17 +150,19 @@ def _by_git(pin: Pin) -> _Known:
     if not re.fullmatch(_URL, pin.repository):
         return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
     folder = pin.distribution
-    clone = line("git", "clone", "--", pin.repository, folder)
-    checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', at)}" if at and not at.startswith("-") else ""
+    clone = line(
+        "git", "clone", *([f"--branch={pin.ref}"] if pin.ref and not pin.commit else []), "--", pin.repository, folder
+    )
+    checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', pin.commit)}" if pin.commit else ""
     return _Known(
         "", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder)))
     )
 
 
-def _project(distribution: str) -> Upstream:
+def project(distribution: str) -> Upstream:
     """Return the upstream whose releases those of a distribution are."""
-    found = (it for it in packs.upstreams().values() if normal(it.distribution) == distribution and it.within is None)
-    return next(found)
+    found = (it for it in packs.upstreams().values() if normal(it.distribution) == distribution)
+    return min(found, key=lambda it: it.within is not None)
 
 
 def _is_upstreams(one: Upstream, repository: str) -> bool:

@@ -7,7 +7,7 @@ import re
 from unhang.pins.values import LONGEST, normal
 from unhang.records import Pin
 
-_COMMIT = "[0-9a-f]{40}(?:[0-9a-f]{24})?"
+_COMMIT = "[0-9a-f]{7,64}"
 _ARCHIVE = r"(https?://[^/?#]+/[^/?#]+/[^/?#]+)/archive/(?:refs/(?:tags|heads)/)?([^?#]+?)(?:\.tar\.gz|\.tgz|\.zip)"
 
 
@@ -22,9 +22,11 @@ def of_git(pin: Pin, url: str, ref: str = "", commit: str = "") -> Pin:
     head, at, last = repository.rpartition("@")
     if at and "/" in head.partition("://")[2]:  # else it is the user's name: git@host
         repository, ref = head, ref or last
-    ref = ref or (asked[1] if asked else "")
-    commit = commit or (fragment if re.fullmatch(_COMMIT, fragment) else "")
-    if not commit and re.fullmatch("[0-9a-f]{7,64}", ref):
+    ref = ref or (unquoted(asked[1]) if asked else "")
+    commit = commit or (fragment if "=" not in fragment else "")
+    if not re.fullmatch(_COMMIT, commit):
+        ref, commit = ref or commit, ""
+    if not commit and re.fullmatch(_COMMIT, ref):
         ref, commit = "", ref
     return pin._replace(repository=repository, ref=ref, commit=commit)
 
@@ -39,9 +41,18 @@ def of_url(pin: Pin, url: str) -> Pin:
     return pin._replace(source=_masked(plain), version=pin.version or version(plain))
 
 
+def unquoted(text: str) -> str:
+    """Return a part of a URL without its escapes."""
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # slow to import
+
+    return unquote(text)
+
+
 def version(file: str) -> str:
     """Return the version in the name of a wheel or an sdist; empty if it has none."""
-    name = _name(file).replace("%2B", "+").replace("%2b", "+")
+    name = unquoted(_name(file))
     wheel = re.fullmatch(r"[^-]+-([^-]+)-.+\.whl", name)
     sdist = re.fullmatch(r".+-([^-]+?)(?:\.tar\.gz|\.zip)", name)
     return wheel[1] if wheel else sdist[1] if sdist else ""

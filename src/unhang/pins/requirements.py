@@ -51,7 +51,7 @@ def _pin(row: str, line: int, names: Collection[str]) -> Pin | None:
         return _placed(editable[1].strip("\"'"), line, names) if editable else None
     named = re.match(_NAMED, text)
     if named is None or (text.lower().endswith((".whl", ".zip", ".tar.gz")) and "@" not in text):
-        if "/" not in text and not text.startswith(".") and not origin.distribution(text):
+        if not text.startswith((".", "$")) and "/" not in text and not origin.distribution(text):
             raise DamagedError(f"line {line} is no requirement")
         return _placed(text, line, names)
     return _required(text, line) if normal(named[1]) in names else None
