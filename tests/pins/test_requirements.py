@@ -55,8 +55,8 @@ def test_a_requirement_of_an_upstream(line: str, pin: Pin, tmp_path: Path) -> No
 
 def test_other_lines_are_passed_over_and_lines_are_counted(tmp_path: Path) -> None:
     text = (
-        "# verl==0.1\n--index-url https://index.example/verl==0.2\n-e .\n./local\nverl-tools==0.3\nnot.verl==1\n${HOME_OF_VERL}\n"
-        "torch @ https://a.example/verl==0.4\ntorch \\\n  >=2\n\nverl==0.7.1\r\n"
+        "# verl==0.1\n--index-url https://index.example/verl==0.2\n-e .\n./local\nverl-tools==0.3\nnot.verl==1\n"
+        "${HOME_OF_VERL}\ntorch @ https://a.example/verl==0.4\ntorch \\\n  >=2\n\nverl==0.7.1\r\n"
     )
     assert read(tmp_path / "requirements.txt", text) == (Pin("verl", "0.7.1", 12),)
 

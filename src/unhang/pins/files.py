@@ -75,16 +75,22 @@ def _of_toml(content: str, document: Table, names: Collection[str]) -> list[Pin]
     metadata = document.get("metadata")
     keys = metadata if isinstance(metadata, dict) else {}
     if "lock-version" in document:
-        from unhang.pins import pylock as reader
-    elif "lock_version" in keys:
-        from unhang.pins import pdm as reader
-    elif "lock-version" in keys or "content-hash" in keys:
-        from unhang.pins import poetry as reader
-    elif isinstance(document.get("version"), int):
-        from unhang.pins import uv as reader
-    else:
-        raise DamagedError(f"it is none of {_FORMATS}")
-    return reader.pins(content, document, names)
+        from unhang.pins import pylock
+
+        return pylock.pins(content, document, names)
+    if "lock_version" in keys:
+        from unhang.pins import pdm
+
+        return pdm.pins(content, document, names)
+    if "lock-version" in keys or "content-hash" in keys:
+        from unhang.pins import poetry
+
+        return poetry.pins(content, document, names)
+    if isinstance(document.get("version"), int):
+        from unhang.pins import uv
+
+        return uv.pins(content, document, names)
+    raise DamagedError(f"it is none of {_FORMATS}")
 
 
 def _content(path: str) -> str:

@@ -54,6 +54,11 @@ class Report(NamedTuple):
     dry_run: bool = False
     """Whether nothing was written: ``changed`` has the files that would have been."""
 
+    @property
+    def digest(self) -> str | None:
+        """The digest of the code; None of what lock files pin, whose code was not read."""
+        return None if self.request.locks else digest(self.findings)
+
 
 def json_report(report: Report) -> str:
     """Return the JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its stable form."""
@@ -62,7 +67,7 @@ def json_report(report: Report) -> str:
         "unhang": __version__,
         **_packs(),
         "environment": report.search.environment.told,
-        "digest": digest(report.findings),
+        "digest": report.digest,
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
         **({"dry_run": True} if report.dry_run else {}),
@@ -178,16 +183,13 @@ def text_error(error: UnhangError) -> str:
     return "\n".join(map(gate.line, lines))
 
 
-def digest(findings: Collection[Finding]) -> str | None:
+def digest(findings: Iterable[Finding]) -> str:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
     It covers the bytes of the files that hold the targets, and the functions that these depend on, and the stale
     bytecode that an import runs in their place. It leaves out versions and paths, which can differ when the code does
     not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
-    None of what a lock file pins, whose code was not read.
     """
-    if any(finding.installation.pin for finding in findings):
-        return None
     rows = [
         (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
@@ -203,7 +205,7 @@ def digest(findings: Collection[Finding]) -> str | None:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-def differs(expected: str | None, findings: Collection[Finding]) -> str | None:
+def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
     """Return a sentence if the code is not what ``--expect-digest`` expects; None if it is, or none was given."""
     found = digest(findings)
     if expected in (None, found):
@@ -275,8 +277,8 @@ def github_report(report: Report) -> str:
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
             path = finding.seen.path
-            line = {"line": str(finding.seen.line)} if finding.seen.line else {}
-            lines.append(gate.command(kind, text, file=path, **line, title=title))
+            at = {"line": str(finding.seen.line)} if finding.seen.line else {}
+            lines.append(gate.command(kind, text, file=path, **at, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
