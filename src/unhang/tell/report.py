@@ -54,11 +54,6 @@ class Report(NamedTuple):
     dry_run: bool = False
     """Whether nothing was written: ``changed`` has the files that would have been."""
 
-    @property
-    def digest(self) -> str | None:
-        """The digest of the code; None of what lock files pin, whose code was not read."""
-        return None if self.request.locks else digest(self.findings)
-
 
 def json_report(report: Report) -> str:
     """Return the JSON document of ``check``, ``apply`` and ``revert``; docs/json.md documents its stable form."""
@@ -67,7 +62,7 @@ def json_report(report: Report) -> str:
         "unhang": __version__,
         **_packs(),
         "environment": report.search.environment.told,
-        "digest": report.digest,
+        "digest": digest(report.findings) or None,
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
         **({"dry_run": True} if report.dry_run else {}),
@@ -183,13 +178,16 @@ def text_error(error: UnhangError) -> str:
     return "\n".join(map(gate.line, lines))
 
 
-def digest(findings: Iterable[Finding]) -> str:
+def digest(findings: Collection[Finding]) -> str:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
     It covers the bytes of the files that hold the targets, and the functions that these depend on, and the stale
     bytecode that an import runs in their place. It leaves out versions and paths, which can differ when the code does
     not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
+    It is empty for what a lock file pins, whose code was not read.
     """
+    if any(finding.installation.pin for finding in findings):
+        return ""
     rows = [
         (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
@@ -205,7 +203,7 @@ def digest(findings: Iterable[Finding]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-def differs(expected: str | None, findings: Iterable[Finding]) -> str | None:
+def differs(expected: str | None, findings: Collection[Finding]) -> str | None:
     """Return a sentence if the code is not what ``--expect-digest`` expects; None if it is, or none was given."""
     found = digest(findings)
     if expected in (None, found):

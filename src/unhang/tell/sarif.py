@@ -47,7 +47,7 @@ def document(what: Report, folder: str) -> str:
         ],
         "originalUriBaseIds": {_ROOT: {"uri": Path(folder, "_").as_uri()[:-1]}},  # it ends in a slash
         "results": [_result(found, folder) for found in what.findings if not found.settled or found.notes],
-        "properties": {"digest": what.digest},
+        "properties": {"digest": report.digest(what.findings)},
     }
     schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
     return gate.document({"$schema": schema, "version": "2.1.0", "runs": [run]})
