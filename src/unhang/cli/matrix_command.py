@@ -55,9 +55,9 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
     from unhang.judge import pinned, upgrade
     from unhang.tell import upgrade_text
 
-    if options.output_format not in ("text", "markdown", "json") or options.release is not None:
+    if options.output_format == "svg" or options.release is not None:
         hint = "leave out --version, and ask for text, markdown or json"
-        raise UnhangError("bad-option", "--upgrade is a table, and takes no --version", hint=hint)
+        raise UnhangError("bad-option", "--upgrade draws no picture and takes no --version", hint=hint)
     found = {}
     for pin in _pins(options.upgrade):
         known = pinned.release(pin)
