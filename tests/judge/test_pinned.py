@@ -12,6 +12,7 @@ from unhang.records import Pin
 from unhang.shapes import catalog
 
 VERL = "https://github.com/verl-project/verl"
+BRIDGE = "https://github.com/modelscope/mcore-bridge"
 MTP = "mtp-cp-deadlock"
 
 
@@ -70,6 +71,8 @@ def test_the_verdicts_are_those_of_the_matrix_for_every_release(upstream: str) -
         (Pin("verl", "0.7.1", repository="https://a.example/github.com/verl-project/verl", ref="v0.7.1"), ""),
         (Pin("verl", "0.7.1", repository="https://github.com.example/verl-project/verl", ref="v0.7.1"), ""),
         (Pin("verl", "0.7.1", repository=VERL, ref="main"), ""),
+        (Pin("mcore-bridge", repository=BRIDGE, ref="v1.4.2", commit="0" * 40), "1.4.2"),
+        (Pin("mcore-bridge", repository=BRIDGE.replace("modelscope", "us"), ref="v1.4.2", commit="0" * 40), ""),
         (Pin("verl", "0.7.1", repository=VERL), ""),
         (Pin("megatron-core", repository="https://github.com/NVIDIA/Megatron-LM", ref="v0.15.3"), ""),
     ],

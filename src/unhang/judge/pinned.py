@@ -127,36 +127,36 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
 def _by_git(pin: Pin) -> _Known:
     """Return which release a commit or a tag is.
 
-    A whole commit is the same in each clone. A tag, and the beginning of a commit, count in upstream's own repository.
+    A whole commit is the same in each clone. The beginning of one, and a tag, count in upstream's own repository; a tag
+    beside a commit only if nobody has read what the tag was.
     """
     one = project(pin.distribution)
-    is_own = _is_upstreams(one, pin.repository)
+    is_own, tags = _is_upstreams(one, pin.repository), catalog.tags(one.name)
+    names = [tag for tag, commit in tags.items() if pin.commit and _is_commit(commit, pin.commit, is_own)]
+    if is_own and not names and not (pin.commit and pin.ref in tags):
+        names = [pin.ref]
     prefix = one.about.get("tree-tags", "v")
-    found = [
-        (version, tag)
-        for tag, commit in catalog.tags(one.name).items()
-        if tag.startswith(prefix) and (version := on_record(one.name, tag.removeprefix(prefix)))
-        if commit == pin.commit or (is_own and (commit.startswith(pin.commit) if pin.commit else tag == pin.ref))
-    ]
+    versions = {tag: on_record(one.name, tag.removeprefix(prefix)) for tag in names if tag.startswith(prefix)}
+    found = [(version, tag) for tag, version in versions.items() if version]
     if found:
         version, tag = max(found, key=lambda it: matrix.parsed(it[0]))
         return _Known(version, tag=tag)
+    what = pin.ref or "the newest commit"
+    why = f"{what} may be any code: it is no tag of a release in upstream's own repository"
     if pin.commit:
         why = f"commit {pin.commit[:9]} is not known as that of a release's tag"
-    else:
-        why = (
-            f"{pin.ref or 'the newest commit'} may be any code: it is no tag of a release in upstream's own repository"
-        )
     if not re.fullmatch(_URL, pin.repository):
         return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
     folder = pin.distribution
-    clone = line(
-        "git", "clone", *([f"--branch={pin.ref}"] if pin.ref and not pin.commit else []), "--", pin.repository, folder
-    )
-    checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', pin.commit)}" if pin.commit else ""
-    return _Known(
-        "", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder)))
-    )
+    branch = [f"--branch={pin.ref}"] if pin.ref and not pin.commit else []
+    get = line("git", "clone", *branch, "--", pin.repository, folder)
+    if pin.commit:
+        get += f" && {line('git', '-C', folder, 'checkout', '--detach', pin.commit)}"
+    return _Known("", why, Hint(f"to read that code: `{get}`, then ", Command("check", ("--source", folder))))
+
+
+def _is_commit(commit: str, given: str, is_own: bool) -> bool:
+    return commit.startswith(given) if is_own else commit == given
 
 
 def project(distribution: str) -> Upstream:
