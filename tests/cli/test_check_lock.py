@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from support import cli, wheels
+from support.checkout import REPOSITORY
 from support.lock_files import COMMIT, uv, uv_package
 from unhang.records import Token
 
@@ -112,7 +115,9 @@ def test_what_is_unlisted_for_one_reason_is_one_row_with_the_command(tmp_path: P
     lock.write_text(f"megatron-core @ git+https://a.example/core@{COMMIT}\n")
     lines = cli.called("check", "--lock", lock).out.splitlines()
     assert lines[2] == f"megatron-core (no version)  {lock}:1  git {COMMIT[:9]}"
-    assert lines[3].startswith("  unlisted        3 fixes: commit bec9ef747 is not that of a release's tag  help: ")
+    assert lines[3].startswith(
+        "  unlisted        3 fixes: commit bec9ef747 is not known as that of a release's tag  help: "
+    )
     assert f"checkout --detach {COMMIT}`, then `unhang check --source megatron-core`  empty-expert-hang, " in lines[3]
     assert lines[5] == f"megatron-lm (no version)  {lock}:1  git {COMMIT[:9]}", "it may hold that, too"
     assert lines[-1] == "4 unlisted, in untouched copies"
@@ -163,6 +168,13 @@ def test_text_of_a_lock_file_is_no_command_of_a_terminal_or_a_runner(tmp_path: P
         assert "\x1b" not in ran.out + ran.err
         assert "##[" not in ran.out
         assert not any(line.startswith("::error::forged") for line in ran.out.splitlines())
+
+
+def test_the_commands_of_the_page_run_as_they_are(lock: Path) -> None:
+    page = (REPOSITORY / "docs" / "lock.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    unhang (.*)$", page, re.MULTILINE)
+    codes = [cli.installed(*shlex.split(command), cwd=lock.parent).code for command in commands]
+    assert codes == [1, 0, 0], commands
 
 
 def test_nothing_slow_is_imported_and_nothing_is_run(lock: Path) -> None:

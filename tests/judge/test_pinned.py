@@ -12,6 +12,7 @@ from unhang.records import Pin
 from unhang.shapes import catalog
 
 VERL = "https://github.com/verl-project/verl"
+BRIDGE = "https://github.com/modelscope/mcore-bridge"
 MTP = "mtp-cp-deadlock"
 
 
@@ -58,7 +59,9 @@ def test_the_verdicts_are_those_of_the_matrix_for_every_release(upstream: str) -
     ("pin", "release"),
     [
         (Pin("verl", "0.8.0.dev0", repository="https://github.com/us/fork", commit=COMMIT), "0.7.1"),
-        (Pin("verl", repository="git@a.example:us/verl", commit=COMMIT[:7]), "0.7.1"),
+        (Pin("verl", repository="git@a.example:us/verl", commit=COMMIT), "0.7.1"),
+        (Pin("verl", repository="git@a.example:us/verl", commit=COMMIT[:7]), ""),
+        (Pin("verl", repository="git@github.com:verl-project/verl.git", commit=COMMIT[:7]), "0.7.1"),
         (Pin("verl", repository=VERL, ref="v0.7.1"), "0.7.1"),
         (Pin("verl", repository="https://github.com/volcengine/verl.git", ref="v0.7.1"), "0.7.1"),
         (Pin("verl", repository="ssh://git@github.com/verl-project/verl", ref="v0.7.1"), "0.7.1"),
@@ -68,6 +71,8 @@ def test_the_verdicts_are_those_of_the_matrix_for_every_release(upstream: str) -
         (Pin("verl", "0.7.1", repository="https://a.example/github.com/verl-project/verl", ref="v0.7.1"), ""),
         (Pin("verl", "0.7.1", repository="https://github.com.example/verl-project/verl", ref="v0.7.1"), ""),
         (Pin("verl", "0.7.1", repository=VERL, ref="main"), ""),
+        (Pin("mcore-bridge", repository=BRIDGE, ref="v1.4.2", commit="0" * 40), "1.4.2"),
+        (Pin("mcore-bridge", repository=BRIDGE.replace("modelscope", "us"), ref="v1.4.2", commit="0" * 40), ""),
         (Pin("verl", "0.7.1", repository=VERL), ""),
         (Pin("megatron-core", repository="https://github.com/NVIDIA/Megatron-LM", ref="v0.15.3"), ""),
     ],
@@ -89,14 +94,18 @@ def test_a_commit_counts_anywhere_and_a_tag_only_in_upstream_s_own_repository(pi
         (Pin("verl", "latest"), "no version of PEP 440", "install it"),
         (
             Pin("verl", repository=VERL, commit="0" * 40),
-            "commit 000000000 is not that of a release's tag",
+            "commit 000000000 is not known as that of a release's tag",
             f"`git clone -- {VERL} verl && git -C verl checkout --detach {'0' * 40}`, then `unhang check --source v",
         ),
-        (Pin("verl", repository=VERL, ref="-b;rm"), "may be any code", f"`git clone -- {VERL} verl`, then"),
+        (
+            Pin("verl", repository=VERL, ref="-b;rm"),
+            "may be any code",
+            f"git clone '--branch=-b;rm' -- {VERL} verl`, then",
+        ),
         (
             Pin("verl", repository="https://a.example/$(rm)", ref="x"),
             "may be",
-            "git clone -- 'https://a.example/$(rm)'",
+            " -- 'https://a.example/$(rm)' verl`",
         ),
         (Pin("verl", repository="ext::sh -c rm", ref="x"), "may be", "check that commit out, then `unhang check"),
     ],

@@ -42,6 +42,10 @@ from unhang.records import Pin
             "https://a.example/megatron_core-0.16.1.tar.gz#sha256=00",
             Pin("megatron-core", "0.16.1", source="https://a.example/megatron_core-0.16.1.tar.gz"),
         ),
+        (
+            "verl @ git+https://user:secret@a.example/verl@v1",
+            Pin("verl", repository="https://****@a.example/verl", ref="v1"),
+        ),
         ("verl @ file:///src/verl", Pin("verl", source="/src/verl")),
     ],
 )  # fmt: skip
@@ -52,9 +56,9 @@ def test_a_requirement_of_an_upstream(line: str, pin: Pin, tmp_path: Path) -> No
 def test_other_lines_are_passed_over_and_lines_are_counted(tmp_path: Path) -> None:
     text = (
         "# verl==0.1\n--index-url https://index.example/verl==0.2\n-e .\n./local\nverl-tools==0.3\nnot.verl==1\n"
-        "torch @ https://a.example/verl==0.4\ntorch \\\n  >=2\n\nverl==0.7.1\r\n"
+        "${HOME_OF_VERL}\ntorch @ https://a.example/verl==0.4\ntorch \\\n  >=2\n\nverl==0.7.1\r\n"
     )
-    assert read(tmp_path / "requirements.txt", text) == (Pin("verl", "0.7.1", 11),)
+    assert read(tmp_path / "requirements.txt", text) == (Pin("verl", "0.7.1", 12),)
 
 
 def test_what_is_included_is_named_and_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """uv.lock: forks, extras, groups, and sources that are no index."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,14 +63,14 @@ def test_what_only_an_extra_or_a_group_brings_in_says_so_also_through_others(tmp
         ),
         (
             f'git = "ssh://git@git.example/us/verl.git?subdirectory=a&rev=fix%2Fa#{COMMIT}"',
-            {"repository": "ssh://git@git.example/us/verl.git", "ref": "fix%2Fa", "commit": COMMIT},
+            {"repository": "ssh://git@git.example/us/verl.git", "ref": "fix/a", "commit": COMMIT},
         ),
         ('editable = "third_party/verl"', {"source": "third_party/verl"}),
         ('path = "a/verl-0.7.1+a.1-py3-none-any.whl"', {"source": "a/verl-0.7.1+a.1-py3-none-any.whl"}),
         ('url = "https://a.example/verl-0.7.1.tar.gz"', {"source": "https://a.example/verl-0.7.1.tar.gz"}),
     ],
 )  # fmt: skip
-def test_a_source_that_is_no_index_is_named(source: str, expected: dict[str, str], tmp_path: Path) -> None:
+def test_a_source_that_is_no_index_is_named(source: str, expected: dict[str, Any], tmp_path: Path) -> None:
     assert read(tmp_path / "uv.lock", uv(uv_package("verl", "0.8", source))) == (
         Pin("verl", "0.8", 5)._replace(**expected),
     )

@@ -65,7 +65,8 @@ def test_each_row_of_a_table_stays_a_line_of_its_own() -> None:
 
 def test_a_line_that_is_a_command_stays_one_line() -> None:
     command = "  unhang apply --target site --fix a --fix b"
-    assert terminal.wrapped(f"next:\n{command}", 20) == f"next:\n{command}"
+    for line in command, f"  RUN pip install unhang && {command.strip()}":
+        assert terminal.wrapped(f"next:\n{line}", 20) == f"next:\n{line}"
     assert len(terminal.wrapped(command.replace("unhang", "then"), 20).splitlines()) > 1
 
 

@@ -157,8 +157,9 @@ def test_an_image(tmp_path: Path, env: dict[str, str], tag: str) -> None:
 
 
 def config(tree: Path, hook: str) -> str:
-    """Return the configuration of docs/vendored.md for a hook, from this tree."""
-    block = pages.example(REPOSITORY / "docs" / "vendored.md", "hooks")
+    """Return the configuration of docs/vendored.md, or docs/lock.md, for a hook, from this tree."""
+    page = "lock.md" if hook == "unhang-lock" else "vendored.md"
+    block = pages.example(REPOSITORY / "docs" / page, "hooks")
     return re.sub(r"repo: \S+", f"repo: {tree}", block).replace("id: unhang-check", f"id: {hook}")
 
 
@@ -190,3 +191,12 @@ def test_the_pre_commit_hooks_on_a_vendored_tree(tree: Path, tmp_path: Path, tag
     assert not [name for name in git("ls-files").splitlines() if ".unhang" in name], "the receipt hides itself"
     git("clone", "-q", str(project), str(tmp_path / "clone"), cwd=tmp_path)
     assert hook("unhang-check", tmp_path / "clone").code == 0
+    (project / "uv.lock").write_text('version = 1\n\n[[package]]\nname = "verl"\nversion = "0.7.1"\n')
+    failed = hook("unhang-lock")
+    assert (failed.code, f"needed          {FIX}" in failed.out, "verl 0.7.1  uv.lock:4" in failed.out) == (
+        1,
+        True,
+        True,
+    )
+    (project / "uv.lock").write_text("version = 1\n")
+    assert hook("unhang-lock").code == 0

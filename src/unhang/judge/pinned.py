@@ -15,7 +15,7 @@ from unhang.judge import elsewhere, matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.pins.origin import normal
+from unhang.pins.values import normal
 from unhang.records import Installation, Pin, Upstream
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
@@ -58,7 +58,7 @@ def judge(path: str, pins: Iterable[Pin], fixes: Sequence[Fix]) -> list[Finding]
 
 def release(pin: Pin) -> str:
     """Return the release of the matrix that a pin is; empty if it is none."""
-    return _by_git(pin).release if pin.repository else _by_version(_project(pin.distribution).name, pin, "").release
+    return _by_git(pin).release if pin.repository else _by_version(project(pin.distribution).name, pin, "").release
 
 
 def held(distribution: str, version: str) -> list[str]:
@@ -128,39 +128,44 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
 
 
 def _by_git(pin: Pin) -> _Known:
-    """Return which release a commit or a tag is. A commit is the same in each clone; a tag counts in upstream's own."""
-    one = _project(pin.distribution)
+    """Return which release a commit or a tag is.
+
+    A whole commit is the same in each clone. The beginning of one, and a tag, count in upstream's own repository; a tag
+    beside a commit only if nobody has read what the tag was.
+    """
+    one = project(pin.distribution)
+    is_own, tags = _is_upstreams(one, pin.repository), catalog.tags(one.name)
+    names = [tag for tag, commit in tags.items() if pin.commit and _is_commit(commit, pin.commit, is_own)]
+    if is_own and not names and not (pin.commit and pin.ref in tags):
+        names = [pin.ref]
     prefix = one.about.get("tree-tags", "v")
-    found = [
-        (version, tag)
-        for tag, commit in catalog.tags(one.name).items()
-        if tag.startswith(prefix) and (version := on_record(one.name, tag.removeprefix(prefix)))
-        if (commit.startswith(pin.commit) if pin.commit else tag == pin.ref and _is_upstreams(one, pin.repository))
-    ]
+    versions = {tag: on_record(one.name, tag.removeprefix(prefix)) for tag in names if tag.startswith(prefix)}
+    found = [(version, tag) for tag, version in versions.items() if version]
     if found:
         version, tag = max(found, key=lambda it: matrix.parsed(it[0]))
         return _Known(version, tag=tag)
-    at = pin.commit or pin.ref
+    what = pin.ref or "the newest commit"
+    why = f"{what} may be any code: it is no tag of a release in upstream's own repository"
     if pin.commit:
-        why = f"commit {pin.commit[:9]} is not that of a release's tag"
-    else:
-        why = (
-            f"{pin.ref or 'the newest commit'} may be any code: it is no tag of a release in upstream's own repository"
-        )
+        why = f"commit {pin.commit[:9]} is not known as that of a release's tag"
     if not re.fullmatch(_URL, pin.repository):
         return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
     folder = pin.distribution
-    clone = line("git", "clone", "--", pin.repository, folder)
-    checkout = f" && {line('git', '-C', folder, 'checkout', '--detach', at)}" if at and not at.startswith("-") else ""
-    return _Known(
-        "", why, Hint(f"to read that code: `{clone}{checkout}`, then ", Command("check", ("--source", folder)))
-    )
+    branch = [f"--branch={pin.ref}"] if pin.ref and not pin.commit else []
+    get = line("git", "clone", *branch, "--", pin.repository, folder)
+    if pin.commit:
+        get += f" && {line('git', '-C', folder, 'checkout', '--detach', pin.commit)}"
+    return _Known("", why, Hint(f"to read that code: `{get}`, then ", Command("check", ("--source", folder))))
 
 
-def _project(distribution: str) -> Upstream:
+def _is_commit(commit: str, given: str, is_own: bool) -> bool:
+    return commit.startswith(given) if is_own else commit == given
+
+
+def project(distribution: str) -> Upstream:
     """Return the upstream whose releases those of a distribution are."""
-    found = (it for it in packs.upstreams().values() if normal(it.distribution) == distribution and it.within is None)
-    return next(found)
+    found = (it for it in packs.upstreams().values() if normal(it.distribution) == distribution)
+    return min(found, key=lambda it: it.within is not None)
 
 
 def _is_upstreams(one: Upstream, repository: str) -> bool:

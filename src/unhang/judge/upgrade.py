@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unhang.judge import matrix
 from unhang.judge.decide import NEEDED, SETTLED, UNLISTED
-from unhang.judge.pinned import held, on_record
+from unhang.judge.pinned import held, on_record, project
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
@@ -40,13 +40,13 @@ def steps(distribution: str, version: str, fixes: Sequence[Fix]) -> list[Step]:
     Nightlies and yanked releases are left out, and pre-releases unless the version is one.
     """
     mine, have = matrix.parsed(version), needs(distribution, version, fixes)[0]
-    project = held(distribution, version)[0]
+    upstream = project(distribution).name
     found = []
-    for name in sorted(catalog.versions(project), key=matrix.parsed):
+    for name in sorted(catalog.versions(upstream), key=matrix.parsed):
         other = matrix.parsed(name)
         if other <= mine or matrix.is_nightly(name) or (other.is_prerelease and not mine.is_prerelease):
             continue
-        if catalog.is_yanked(project, name):
+        if catalog.is_yanked(upstream, name):
             continue
         need, unknown = needs(distribution, name, fixes)
         drops = tuple(fix for fix in have if fix not in (*need, *unknown))

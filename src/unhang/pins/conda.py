@@ -7,7 +7,7 @@ from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.pins import origin
-from unhang.pins.values import DamagedError
+from unhang.pins.values import DamagedError, normal
 from unhang.records import Pin
 
 
@@ -22,7 +22,7 @@ def pins(content: str, names: Collection[str]) -> list[Pin]:
     for node in _items(top["package"]):
         row = {key: str(value.value) for key, value in _keys(node).items() if isinstance(value.value, str)}
         every.add(row.get("platform", ""))
-        if (name := origin.normal(row.get("name", ""))) in names:
+        if (name := normal(row.get("name", ""))) in names:
             only = f"only in category {row['category']}" if row.get("category", "main") != "main" else ""
             pin = Pin(name, row.get("version", ""), when=only)
             pin = origin.of_git(pin, row["url"]) if row.get("url", "").startswith("git+") else pin

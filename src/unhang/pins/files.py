@@ -9,13 +9,11 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.pins.values import DamagedError, Table
+from unhang.pins.values import MOST, DamagedError, Table
 from unhang.records import Pin
 
 LARGEST = 64 << 20
 """Bytes. An SBOM of a large image has twenty million."""
-MOST = 100
-"""Pins of upstreams in one file. A lock file has a few, also with a fork for each platform."""
 _FORMATS = (
     "uv.lock, pylock.toml, poetry.lock, pdm.lock, conda-lock.yml, requirements.txt, or a CycloneDX or SPDX SBOM in JSON"
 )
@@ -44,7 +42,7 @@ def read(path: str, names: Collection[str]) -> Locked:
     except (ValueError, RecursionError, MemoryError) as error:  # of a parser: no TOML, no JSON, nested too deeply
         raise _bad(path, " ".join(str(error).split())) from error
     if len(pins) > MOST:
-        raise _bad(path, f"it has {len(pins)} pins of {', '.join(sorted({pin.distribution for pin in pins}))}")
+        raise _bad(path, f"it has over {MOST} pins of {', '.join(sorted({pin.distribution for pin in pins}))}")
     return Locked(path, tuple(pins), tuple(os.path.join(os.path.dirname(path), name) for name in unread))
 
 
@@ -65,7 +63,7 @@ def _pins(path: str, content: str, names: Collection[str], unread: list[str]) ->
         from unhang.pins import toml
 
         return _of_toml(content, toml.parsed(content), names)
-    if name.endswith((".json", ".xml", ".lock")) and not re.search(r"^[\w.-]+(\[[^\]]*\])? *==", content, re.M):
+    if name.endswith((".json", ".xml", ".lock")) and not re.search(r"^[\w.-]+(\[[^\]\n]*\])? *==", content, re.M):
         raise DamagedError(f"it is none of {_FORMATS}")
     from unhang.pins import requirements
 
@@ -77,16 +75,22 @@ def _of_toml(content: str, document: Table, names: Collection[str]) -> list[Pin]
     metadata = document.get("metadata")
     keys = metadata if isinstance(metadata, dict) else {}
     if "lock-version" in document:
-        from unhang.pins import pylock as reader
-    elif "lock_version" in keys:
-        from unhang.pins import pdm as reader
-    elif "lock-version" in keys or "content-hash" in keys:
-        from unhang.pins import poetry as reader
-    elif isinstance(document.get("version"), int):
-        from unhang.pins import uv as reader
-    else:
-        raise DamagedError(f"it is none of {_FORMATS}")
-    return reader.pins(content, document, names)
+        from unhang.pins import pylock
+
+        return pylock.pins(content, document, names)
+    if "lock_version" in keys:
+        from unhang.pins import pdm
+
+        return pdm.pins(content, document, names)
+    if "lock-version" in keys or "content-hash" in keys:
+        from unhang.pins import poetry
+
+        return poetry.pins(content, document, names)
+    if isinstance(document.get("version"), int):
+        from unhang.pins import uv
+
+        return uv.pins(content, document, names)
+    raise DamagedError(f"it is none of {_FORMATS}")
 
 
 def _content(path: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from unhang.pins.values import LONGEST, normal
 from unhang.records import Pin
 
-_COMMIT = "[0-9a-f]{40}(?:[0-9a-f]{24})?"
+_COMMIT = "[0-9a-f]{7,64}"
 _ARCHIVE = r"(https?://[^/?#]+/[^/?#]+/[^/?#]+)/archive/(?:refs/(?:tags|heads)/)?([^?#]+?)(?:\.tar\.gz|\.tgz|\.zip)"
 
 
@@ -15,15 +16,17 @@ def of_git(pin: Pin, url: str, ref: str = "", commit: str = "") -> Pin:
 
     ``url`` may be as pip has it, ``git+https://.../verl@v0.7.1``, or as uv has it, ``https://.../verl?tag=v0.7.1#COMMIT``.
     """
-    repository, _, fragment = url.removeprefix("git+").partition("#")
+    repository, _, fragment = _masked(url.removeprefix("git+")).partition("#")
     repository, _, query = repository.partition("?")
     asked = re.search(r"(?:^|&)(?:tag|rev|branch)=([^&]*)", query)
     head, at, last = repository.rpartition("@")
     if at and "/" in head.partition("://")[2]:  # else it is the user's name: git@host
         repository, ref = head, ref or last
-    ref = ref or (asked[1] if asked else "")
-    commit = commit or (fragment if re.fullmatch(_COMMIT, fragment) else "")
-    if not commit and re.fullmatch("[0-9a-f]{7,64}", ref):
+    ref = ref or (unquoted(asked[1]) if asked else "")
+    commit = commit or (fragment if "=" not in fragment else "")
+    if not re.fullmatch(_COMMIT, commit):
+        ref, commit = ref or commit, ""
+    if not commit and re.fullmatch(_COMMIT, ref):
         ref, commit = "", ref
     return pin._replace(repository=repository, ref=ref, commit=commit)
 
@@ -35,12 +38,21 @@ def of_url(pin: Pin, url: str) -> Pin:
     plain = url.partition("#")[0].partition("?")[0].removeprefix("file://")
     if found := re.fullmatch(_ARCHIVE, plain):
         return of_git(pin, found[1], found[2])
-    return pin._replace(source=plain, version=pin.version or version(plain))
+    return pin._replace(source=_masked(plain), version=pin.version or version(plain))
+
+
+def unquoted(text: str) -> str:
+    """Return a part of a URL without its escapes."""
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # slow to import
+
+    return unquote(text)
 
 
 def version(file: str) -> str:
     """Return the version in the name of a wheel or an sdist; empty if it has none."""
-    name = file.rpartition("/")[2].replace("%2B", "+").replace("%2b", "+")
+    name = unquoted(_name(file))
     wheel = re.fullmatch(r"[^-]+-([^-]+)-.+\.whl", name)
     sdist = re.fullmatch(r".+-([^-]+?)(?:\.tar\.gz|\.zip)", name)
     return wheel[1] if wheel else sdist[1] if sdist else ""
@@ -48,11 +60,16 @@ def version(file: str) -> str:
 
 def distribution(file: str) -> str:
     """Return the name that a wheel or an sdist has in its file name; empty if it has none."""
-    name = file.rpartition("/")[2]
+    name = _name(file)
     found = re.fullmatch(r"(.+?)-\d[^-]*(?:-.+\.whl|\.tar\.gz|\.zip)", name)
     return normal(found[1]) if found else ""
 
 
-def normal(name: str) -> str:
-    """Return the name of a distribution in its normal form, as ``packaging.utils`` has it, which is slow to import."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _name(file: str) -> str:
+    name = file.rpartition("/")[2]
+    return name if len(name) < LONGEST else ""
+
+
+def _masked(url: str) -> str:
+    """Return a URL without a password in it: a log must not get one."""
+    return re.sub(r"^(https?://)[^/@]*@", r"\1****@", url)

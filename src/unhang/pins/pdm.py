@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from unhang.pins import origin, toml
-from unhang.pins.values import Table, tables, text, texts
+from unhang.pins.values import Table, chosen, normal, tables, text, texts
 from unhang.records import Pin
 
 
@@ -13,9 +13,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
     packages = tables(document, "package")
     lines = toml.lines(content, "package", len(packages))
-    found = [
-        _pin(package, line) for package, line in zip(packages, lines) if origin.normal(text(package, "name")) in names
-    ]
+    found = [_pin(package, line) for package, line in chosen(packages, lines, names)]
     asked = {(pin.distribution, pin.version): pin.extras for pin in found if pin.extras}
     plain = [pin._replace(extras=asked.pop((pin.distribution, pin.version), ())) for pin in found if not pin.extras]
     return [*plain, *(pin for pin in found if (pin.distribution, pin.version) in asked)]
@@ -25,7 +23,7 @@ def _pin(package: Table, line: int) -> Pin:
     groups = texts(package, "groups")
     only = f"only with group {' or '.join(groups)}" if groups and "default" not in groups else ""
     when = "; ".join(filter(None, (only, text(package, "marker"))))
-    name, version = origin.normal(text(package, "name")), text(package, "version")
+    name, version = normal(text(package, "name")), text(package, "version")
     pin = Pin(name, version, line, tuple(texts(package, "extras")), when)
     if git := text(package, "git"):
         return origin.of_git(pin, git, text(package, "ref"), text(package, "revision"))

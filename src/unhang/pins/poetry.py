@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from unhang.pins import origin, toml
-from unhang.pins.values import DamagedError, Table, table, tables, text, texts
+from unhang.pins.values import DamagedError, Table, chosen, normal, table, tables, text, texts
 from unhang.records import Pin
 
 
@@ -13,15 +13,11 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
     packages = tables(document, "package")
     lines = toml.lines(content, "package", len(packages))
-    return [
-        _pin(package, line, document)
-        for package, line in zip(packages, lines)
-        if origin.normal(text(package, "name")) in names
-    ]
+    return [_pin(package, line, document) for package, line in chosen(packages, lines, names)]
 
 
 def _pin(package: Table, line: int, document: Table) -> Pin:
-    name = origin.normal(text(package, "name"))
+    name = normal(text(package, "name"))
     pin = Pin(name, text(package, "version"), line, when="; ".join(_when(package, name, document)))
     source = table(package, "source")
     kind, url = text(source, "type"), text(source, "url")
@@ -46,4 +42,4 @@ def _when(package: Table, name: str, document: Table) -> list[str]:
 
 
 def _name(requirement: str) -> str:
-    return origin.normal(requirement.partition(" ")[0].partition("[")[0])
+    return normal(requirement.partition(" ")[0].partition("[")[0])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from unhang.pins import origin
-from unhang.pins.values import DamagedError
+from unhang.pins.values import LONGEST, MOST, DamagedError, normal
 from unhang.records import Pin
 
-_NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(?=$|[@;(<>]|[=!~]=)"
+_NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\]\s*)?(?=$|[@;(<>]|[=!~]=)"
 _OTHER = r"(?:-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(\S+)"
 _EDITABLE = r"(?:-e|--editable)(?:\s*=\s*|\s+)(.+)"
 
 
 def pins(content: str, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions, and what names one without a pin. Raises DamagedError."""
-    return [pin for line, row in _rows(content) if (pin := _pin(row, line, names)) is not None]
+    found = (pin for line, row in _rows(content) if (pin := _pin(row, line, names)) is not None)
+    return list(islice(found, MOST + 1))
 
 
 def included(content: str) -> list[str]:
@@ -28,7 +30,8 @@ def _rows(content: str) -> Iterator[tuple[int, str]]:
     """Yield each requirement or option, joined where it goes on after a backslash, with the line that it begins on."""
     begun, parts = 0, list[str]()
     for number, line in enumerate(content.split("\n"), 1):
-        text = re.sub(r"(^|\s+)#.*$", "", line.rstrip("\r"))
+        comment = re.search(r"(?:^|\s)#", line)
+        text = (line[: comment.start()] if comment else line).rstrip()
         begun = begun or number
         parts.append(text.removesuffix("\\"))
         if not text.endswith("\\"):
@@ -40,23 +43,25 @@ def _rows(content: str) -> Iterator[tuple[int, str]]:
 
 
 def _pin(row: str, line: int, names: Collection[str]) -> Pin | None:
+    text = re.split(r"\s--?[A-Za-z]", row, maxsplit=1)[0].strip()  # without its options, such as --hash
+    if len(text) > LONGEST:
+        raise DamagedError(f"line {line} has {len(text)} characters")
     if row.startswith("-"):
         editable = re.fullmatch(_EDITABLE, row)
         return _placed(editable[1].strip("\"'"), line, names) if editable else None
-    text = re.split(r"\s--?[A-Za-z]", row, maxsplit=1)[0].strip()  # its options, such as --hash
     named = re.match(_NAMED, text)
     if named is None or (text.lower().endswith((".whl", ".zip", ".tar.gz")) and "@" not in text):
-        if "/" not in text and not text.startswith(".") and not origin.distribution(text):
+        if not text.startswith((".", "$")) and "/" not in text and not origin.distribution(text):
             raise DamagedError(f"line {line} is no requirement")
         return _placed(text, line, names)
-    return _required(text, line) if origin.normal(named[1]) in names else None
+    return _required(text, line) if normal(named[1]) in names else None
 
 
 def _placed(where: str, line: int, names: Collection[str]) -> Pin | None:
     """Return the pin of a requirement that is a path or a URL alone; its name is in it, or it cannot be told."""
     where, _, marker = where.partition(" ;")
     egg = re.search(r"[#&]egg=([\w.-]+)(?:\[([\w., -]*)\])?", where)
-    name = origin.normal(egg[1]) if egg else origin.distribution(where.partition("#")[0])
+    name = normal(egg[1]) if egg else origin.distribution(where.partition("#")[0])
     extras = tuple(part.strip() for part in egg[2].split(",")) if egg and egg[2] else ()
     return origin.of_url(Pin(name, line=line, extras=extras, when=marker.strip()), where) if name in names else None
 
@@ -69,7 +74,7 @@ def _required(text: str, line: int) -> Pin:
     except InvalidRequirement as error:
         raise DamagedError(f"line {line} is no requirement: {str(error).partition(chr(10))[0]}") from error
     marker = str(found.marker or "")
-    pin = Pin(origin.normal(found.name), line=line, extras=tuple(sorted(found.extras)), when=marker)
+    pin = Pin(normal(found.name), line=line, extras=tuple(sorted(found.extras)), when=marker)
     if found.url:
         return origin.of_url(pin, found.url)
     exact = [it.version for it in found.specifier if it.operator in ("==", "===") and "*" not in it.version]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from urllib.parse import unquote
 
 from unhang.pins import origin
-from unhang.pins.values import DamagedError, Table, table, tables, text
+from unhang.pins.values import MOST, DamagedError, Table, normal, table, tables, text
 from unhang.records import Pin
 
 
@@ -23,12 +23,11 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
         found = _spdx_3(document)
     else:
         raise DamagedError("it is neither CycloneDX nor SPDX")
-    seen: dict[Pin, Pin] = {}
+    keys: dict[Pin, str] = {}
     for name, version, purls in found:
-        if pin := _pin(name, version, purls, names):
-            key = f'"{purls[0]}"' if purls else f'"{name}"'
-            seen.setdefault(pin, pin._replace(line=content.count("\n", 0, max(content.find(key), 0)) + 1))
-    return list(seen.values())
+        if len(keys) <= MOST and (pin := _pin(name, version, purls, names)):
+            keys.setdefault(pin, f'"{purls[0]}"' if purls else f'"{name}"')
+    return [pin._replace(line=content.count("\n", 0, max(content.find(key), 0)) + 1) for pin, key in keys.items()]
 
 
 _Found = tuple[str, str, list[str]]
@@ -67,12 +66,12 @@ def _spdx_3(document: Table) -> Iterator[_Found]:
 
 def _pin(name: str, version: str, purls: list[str], names: Collection[str]) -> Pin | None:
     if not purls:
-        return Pin(origin.normal(name), version) if origin.normal(name) in names else None
+        return Pin(normal(name), version) if normal(name) in names else None
     kind, _, rest = purls[0].removeprefix("pkg:").lstrip("/").partition("/")
     rest, _, _subpath = rest.partition("#")
     rest, _, qualifiers = rest.partition("?")
     path, _, of_purl = rest.rpartition("@") if "@" in rest else (rest, "", "")
-    last = origin.normal(unquote(path.rpartition("/")[2]))
+    last = normal(unquote(path.rpartition("/")[2]))
     if kind.lower() not in ("pypi", "conda") or last not in names:
         return None
     pin = Pin(last, unquote(of_purl) or version)

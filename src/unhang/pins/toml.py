@@ -7,10 +7,16 @@ import sys
 from typing import Any
 
 from unhang.errors import UnhangError
+from unhang.pins.values import DamagedError
+
+_DOTS = 1000
+"""In one line. The parser's time grows with the square of a dotted key's length; lock files have none of those."""
 
 
 def parsed(text: str) -> dict[str, Any]:
     """Return the document. Raises ValueError if it is no TOML, UnhangError ``no-lock-reader`` without a parser."""
+    if any(line.count(".") > _DOTS for line in text.split("\n")):
+        raise DamagedError("a line of it is no lock file's")
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from unhang.pins import origin, toml
-from unhang.pins.values import Table, table, tables, text, texts
+from unhang.pins.values import Table, chosen, normal, table, tables, text, texts
 from unhang.records import Pin
 
 _Node = tuple[str, str]
@@ -16,7 +16,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
     packages = tables(document, "package")
     lines = toml.lines(content, "package", len(packages))
-    found = [(it, _pin(it, line)) for it, line in zip(packages, lines) if text(it, "name") in names]
+    found = [(it, _pin(it, line)) for it, line in chosen(packages, lines, names)]
     if not found:
         return []
     needs = {(text(it, "name"), part): rows for it in packages for part, rows in _parts(it)}
@@ -25,7 +25,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
 
 
 def _pin(package: Table, line: int) -> Pin:
-    pin, source = Pin(text(package, "name"), text(package, "version"), line), table(package, "source")
+    pin, source = Pin(normal(text(package, "name")), text(package, "version"), line), table(package, "source")
     if git := text(source, "git"):
         return origin.of_git(pin, git)
     for key in ("url", "path", "directory", "editable", "virtual"):

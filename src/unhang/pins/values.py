@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 Table = Mapping[str, Any]
 
 
+LONGEST = 10_000
+"""Characters of a requirement, without its hashes, or of a file's name: longer ones are no such thing."""
+MOST = 100
+"""Pins of upstreams in one file. A lock file has a few, also with a fork for each platform."""
+
+
 class DamagedError(ValueError):
     """A file is not what its format says; the message says what is wrong with it."""
+
+
+def chosen(packages: Sequence[Table], lines: Sequence[int], names: Collection[str]) -> list[tuple[Table, int]]:
+    """Return those of the packages that have one of these normal names, with their lines: one more than `MOST` at most.
+
+    Raises DamagedError.
+    """
+    found = (it for it in zip(packages, lines) if normal(text(it[0], "name")) in names)
+    return list(islice(found, MOST + 1))
+
+
+def normal(name: str) -> str:
+    """Return the name of a distribution in its normal form, as ``packaging.utils`` has it, which is slow to import."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def text(table: Table, key: str) -> str:

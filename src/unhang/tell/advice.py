@@ -8,7 +8,7 @@ from unhang import gate
 from unhang.judge import upgrade
 from unhang.judge.decide import NEEDED
 from unhang.judge.findings import Finding
-from unhang.judge.pinned import BY_RELEASE
+from unhang.judge.pinned import BY_RELEASE, on_record
 from unhang.judge.upgrade import Step
 from unhang.records import Pin, Request
 from unhang.shapes import catalog
@@ -20,7 +20,7 @@ from unhang.tell.rows import counted
 def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
     """Return the end of the report of ``check --lock``: what is left to do, and the two ways to do it."""
     if not findings:
-        return [report.NONE]
+        return ["nothing to judge: these fixes have no target in what is pinned"]
     copies = ", in untouched copies" * any(it.verdict.code == BY_RELEASE for it in findings)
     left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if not it.settled}
     if not left:
@@ -37,10 +37,10 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
 def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
     """Yield, for each pin of a release that needs fixes, the newest release in which the most are fixed."""
     fixes = [catalog.fix(name) for name in request.fixes]
-    needing = [it for it in findings if it.verdict.verdict == NEEDED]
-    for pin, version in dict.fromkeys((it.installation.pin, it.installation.version) for it in needing):
-        assert pin is not None
-        assert version is not None
+    places = dict.fromkeys(it.installation for it in findings if it.verdict.verdict == NEEDED)
+    for pin, version in dict.fromkeys((it.pin, on_record(it.upstream, it.version or "")) for it in places):
+        if pin is None or not version:  # a wheel, which was read, may be of any version
+            continue
         best = upgrade.best(upgrade.steps(pin.distribution, version, fixes))
         if best is not None:
             have = upgrade.needs(pin.distribution, version, fixes)[0]

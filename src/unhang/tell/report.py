@@ -62,7 +62,7 @@ def json_report(report: Report) -> str:
         "unhang": __version__,
         **_packs(),
         "environment": report.search.environment.told,
-        "digest": digest(report.findings),
+        "digest": digest(report.findings) or None,
         **({} if report.expected is None else {"expected_digest": report.expected}),
         "interrupted": report.interrupted,
         **({"dry_run": True} if report.dry_run else {}),
@@ -178,16 +178,16 @@ def text_error(error: UnhangError) -> str:
     return "\n".join(map(gate.line, lines))
 
 
-def digest(findings: Collection[Finding]) -> str | None:
+def digest(findings: Collection[Finding]) -> str:
     """Return one digest of the code that the fixes concern: two are equal exactly if all of that code is.
 
     It covers the bytes of the files that hold the targets, and the functions that these depend on, and the stale
     bytecode that an import runs in their place. It leaves out versions and paths, which can differ when the code does
     not; and it does not use shapes: a file that does not parse has none, and code around a target can differ.
-    None of what a lock file pins, whose code was not read.
+    It is empty for what a lock file pins, whose code was not read.
     """
     if any(finding.installation.pin for finding in findings):
-        return None
+        return ""
     rows = [
         (finding.installation.upstream, target.file, target.function, _code(seen))
         for finding in findings
@@ -275,8 +275,8 @@ def github_report(report: Report) -> str:
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
             path = finding.seen.path
-            line = {"line": str(finding.seen.line)} if finding.seen.line else {}
-            lines.append(gate.command(kind, text, file=path, **line, title=title))
+            at = {"line": str(finding.seen.line)} if finding.seen.line else {}
+            lines.append(gate.command(kind, text, file=path, **at, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []

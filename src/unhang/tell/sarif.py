@@ -84,7 +84,8 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
     # neither the folder nor the line, which change though the finding is the same
     identity = [target.fix, place.upstream, target.file, target.function]
     if place.pin is not None:  # a file may pin several releases, and a repository have several files
-        identity += [os.path.relpath(found.seen.place, folder), place.pin.when]
+        pin = place.pin
+        identity += [os.path.relpath(found.seen.place, folder), pin.version, pin.told]
     return {
         "ruleId": target.fix,
         "level": "warning" if found.settled else "error",

@@ -14,9 +14,9 @@ NARROW = 60
 """Below this width, text is not aligned under a column."""
 _PROGRAM = (
     r"(?:unhang (?:apply|check|diagnose|diff|explain|list|matrix|overlay|prove|revert|wheel)|pip (?:install|--python)|"
-    r"uv (?:pip|sync|run)|git (?:-C|checkout|diff)|\S*python\S* -m)\b"
+    r"uv (?:pip|sync|run)|git (?:-C|checkout|clone|diff)|\S*python\S* -m)\b"
 )
-_LAUNCH = r"[A-Z_]+=\S+ \S|srun |kubectl "
+_LAUNCH = r"[A-Z_]+=\S+ \S|srun |kubectl |RUN "
 # A command is to be copied, so it stays on one line: in backticks, or after a colon, up to the next clause.
 _COMMAND = rf"`{_PROGRAM}[^`]*`|(?<=: ){_PROGRAM}.*?(?=[;,] | \(|$)"
 
