@@ -108,11 +108,12 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
     said, notes = capsys.readouterr()
     answer = json.loads(said)
     assert answer["why"] == {
+        "4": "its process is gone: it has ended or was killed, and its peers run",
         "6": "its process is stopped: by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
         "7": "its process is gone: it has ended or was killed, and its peers run",
     }
-    assert answer["job"]["size"] == 3, "by the dump's own group"
-    assert answer["job"]["ranks"] == [5, 6, 7]
+    assert answer["job"]["size"] == 4, "by the dump's own group"
+    assert answer["job"]["ranks"] == [4, 5, 6, 7]
     assert "not every node has answered (1 have): 1: sh: python3: not found" in notes
     assert "a file arrived incomplete: rank_7" in notes
     names = {file.relative_to(kept).as_posix() for file in Path(kept).rglob("*") if file.is_file()}
@@ -290,7 +291,7 @@ def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
     (tmp_path / "sent").write_text(f"{text}@unhang done\n")
     monkeypatch.setattr(live, "here", lambda _: [live.Place("n", ("cat", str(tmp_path / "sent")), is_all=False)])
     main(["diagnose", "--live"])
-    assert "left out another job, whose ranks have all ended; for that: --job v" in capsys.readouterr().err
+    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --job v\n" in capsys.readouterr().err
 
 
 def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

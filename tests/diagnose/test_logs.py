@@ -425,7 +425,6 @@ def test_a_heading_says_the_rank(heading: str) -> None:
     "prefix",
     [
         "trainer-worker-3 pytorch ",
-        '2026-11-22T09:15:00Z {pod="trainer-3", app="x"} ',
         "trainer-worker-3 pytorch \u203a ",
         "team trainer-worker-3 pytorch ",
         "Wed Nov 25 10:00:04 2026[1,3]<stderr>:",

@@ -24,7 +24,7 @@ from threading import Lock, Timer
 from typing import BinaryIO, NamedTuple
 
 from unhang import gate
-from unhang.diagnose import collector, on_ray, snapshots
+from unhang.diagnose import collector, intake, on_ray
 from unhang.errors import UnhangError
 from unhang.tell.console import count
 from unhang.tell.progress import Step
@@ -369,7 +369,7 @@ class _Inbox:
         with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
             raw = json.loads(data)
             rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
-            told = snapshots.states(data, label)
+            told = intake.states(data, label)
             with self._lock:
                 self.sizes[world].append(told.size or 0)
                 self.ranks[world].update(row["rank"] for row in rows)
@@ -447,3 +447,29 @@ class _Node:
         part = Path(self._file.name)
         self._file = None
         return part
+
+
+# --- where it is too late for that
+
+_NEXT_RUN = """\
+if the job still runs, before you end it:
+  unhang diagnose --live
+if it is gone, what it has left is here. For the next run (DIR is on a disk that all nodes share)
+with torchrun:
+  {words} torchrun --log-dir DIR/logs --redirects 3 ...
+with Slurm:
+  srun --label --export=ALL,{commas} ...
+with Ray, on each node:
+  RAY_DEDUP_LOGS=0 {words} ray start ...
+with kubectl, or the same in `env` of the pods' template:
+  kubectl set env statefulset/JOB {words}"""
+_RECORD = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_INCLUDE_STACK_TRACE": "1",
+    "TORCH_INCLUDE_ONLY_ACTIVE": "0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "DIR/rank_",
+}  # fmt: skip
+
+
+def before_the_next_run() -> tuple[str, ...]:
+    """Return what to do about a job that has ended or soon will, each command as an indented line of its own."""
+    pairs = [f"{name}={value}" for name, value in _RECORD.items()]
+    return tuple(_NEXT_RUN.format(words=" ".join(pairs), commas=",".join(pairs)).splitlines())
