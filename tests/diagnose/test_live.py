@@ -200,7 +200,7 @@ RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": 
         (sent("w/dumps/rank_1", b"") + sent("w/dumps/rank_1/rank_2", b"x"), "a file was refused"),
         (sent("v/ranks.json", b'{"unhang-live": 1}') + "@unhang note no list\n", "no list"),
         (sent("w/dumps/rank_1", b"x", checksum=1), "a file came damaged: rank_1"),
-        ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n", "a file came damaged: rank_1"),
+        ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n@unhang end 0\n", "a file came damaged: rank_1"),
         (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
         ("@unhang begin w/dumps/rank_1\n", "a file arrived incomplete: rank_1"),
         ("@unhang note \x1b[2J\n", "\\x1b[2J"),

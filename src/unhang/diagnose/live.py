@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Timer
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from unhang import gate
 from unhang.diagnose import collector, intake, on_ray
@@ -263,7 +263,7 @@ class _Inbox:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self._folder, self._nodes = folder, nodes
-        self._lock = Lock()
+        self._lock, self.unpacking = Lock(), Lock()
         self._left = _LARGEST
         self._done: set[str] = set()
         self._step = "asking"
@@ -361,11 +361,16 @@ class _Inbox:
             self._left -= size
             return True
 
-    def path(self, label: str, world: str, rest: str) -> Path:
-        return self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
+    def keep(self, label: str, name: re.Match[str], data: bytes) -> None:
+        """Write a file of a node; of its notes, see who is there."""
+        world, rest = name.groups()
+        path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if rest == "ranks.json":
+            self._read(world, data, label)
 
-    def read(self, world: str, data: bytes, label: str) -> None:
-        """Take the notes of a node: who is there, and what went wrong."""
+    def _read(self, world: str, data: bytes, label: str) -> None:
         with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
             raw = json.loads(data)
             rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
@@ -377,76 +382,56 @@ class _Inbox:
 
 
 class _Node:
-    """One node's files, of which one is open at a time."""
+    """One node's files, of which one comes after the other."""
 
     def __init__(self, inbox: _Inbox, label: str) -> None:
         self._inbox, self._label = inbox, label
-        self._file: BinaryIO | None = None
-        self._path = Path()
-        self._world = ""
-        self._unpacked = zlib.decompressobj()
-        self._sum = self._size = self._files = 0
+        self._name: re.Match[str] | None = None
+        self._lines: list[bytes] = []
+        self._files = 0
 
     def take(self, kind: str, text: bytes) -> None:
         if kind == "begin":
             self.close()
-            self._begin(text.decode(errors="replace"))
-        elif self._file is not None and kind == "data":
-            try:
-                self._write(self._unpacked.decompress(base64.b64decode(text, validate=True), 1 << 20))
-                while self._file is not None and self._unpacked.unconsumed_tail:
-                    self._write(self._unpacked.decompress(self._unpacked.unconsumed_tail, 1 << 20))
-            except (binascii.Error, zlib.error, ValueError):
-                self._refuse("a file came damaged")
-        elif self._file is not None and kind == "end":
-            if f"{self._sum:08x}".encode() != text.strip() or not self._unpacked.eof:
-                self._refuse("a file came damaged")
-            else:
-                self._end()
+            self._files += 1
+            name = text.decode(errors="replace")
+            self._name, self._lines = _NAME.fullmatch(name), []
+            if self._name is None or self._files > _FILES or not self._inbox.has_room(_FILE):
+                self._name = None
+                self._inbox.note(self._label, f"a file was refused: {name[:100]}")
+        elif self._name and kind == "data":
+            self._lines.append(text)
+            if not self._inbox.has_room(len(text)):
+                self._refuse("a file is too large")
+        elif self._name and kind == "end":
+            self._end(self._name, text.strip())
 
     def close(self) -> None:
         """Forget a file that has not come whole."""
-        if self._file is not None:
+        if self._name:
             self._refuse("a file arrived incomplete")
 
-    def _begin(self, name: str) -> None:
-        found = _NAME.fullmatch(name)
-        self._files += 1
-        if found is None or self._files > _FILES or not self._inbox.has_room(_FILE):
-            self._inbox.note(self._label, f"a file was refused: {name[:100]}")
-            return
-        self._world = found[1]
-        self._path = self._inbox.path(self._label, self._world, found[2])
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.with_name(f"{self._path.name}.part").open("wb")
-        self._unpacked, self._sum, self._size = zlib.decompressobj(), 0, 0
-
-    def _write(self, data: bytes) -> None:
-        largest = _NOTES if self._path.name == "ranks.json" else collector.LARGEST_DUMP + 1
-        if self._size + len(data) > largest or not self._inbox.has_room(len(data)):
-            self._refuse("a file is too large")
-        elif self._file is not None:
-            self._size += len(data)
-            self._sum = zlib.crc32(data, self._sum)
-            self._file.write(data)
-
-    def _end(self) -> None:
-        part = self._closed()
-        if self._path.name == "ranks.json":
-            self._inbox.read(self._world, part.read_bytes(), self._label)
-        part.replace(self._path)
+    def _end(self, name: re.Match[str], checksum: bytes) -> None:
+        is_table = name[2] == "ranks.json"
+        largest, unpacked = _NOTES if is_table else collector.LARGEST_DUMP + 1, zlib.decompressobj()
+        with self._inbox.unpacking:
+            try:
+                packed = b"".join(base64.b64decode(line, validate=True) for line in self._lines)
+                data = unpacked.decompress(packed, largest + 1)
+            except (binascii.Error, zlib.error, ValueError):
+                data, checksum = b"", b"none"
+            if len(data) > largest or not self._inbox.has_room(len(data)):
+                self._refuse("a file is too large")
+            elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
+                self._refuse("a file came damaged")
+            else:
+                self._inbox.keep(self._label, name, data)
+                self._name = None
 
     def _refuse(self, why: str) -> None:
-        self._closed().unlink()
-        self._inbox.has_room(-self._size)
-        self._inbox.note(self._label, f"{why}: {self._path.name}")
-
-    def _closed(self) -> Path:
-        assert self._file is not None
-        self._file.close()
-        part = Path(self._file.name)
-        self._file = None
-        return part
+        assert self._name
+        self._inbox.note(self._label, f"{why}: {self._name[2].rpartition('/')[2]}")
+        self._name = None
 
 
 # --- where it is too late for that

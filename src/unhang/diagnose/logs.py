@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import log_prefixes, phrases, stacks, statements
-from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
 
@@ -291,7 +291,7 @@ class _Log:
         self.open.discard(speaker)
         if found := _WORK.search(text):
             elements = int(found[3]) if found[3] else None
-            kind = statements.kind(found[2])
+            kind = kind_of(found[2])
             number = int(found[1]) if found[1] else None  # torch before 2.0 says none
             said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
@@ -443,7 +443,7 @@ def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
         stacks.NOBODY,
         _NO_GROUP,
         int(found[1]) + 1,  # it begins with 0
-        statements.kind(found[2]),
+        kind_of(found[2]),
         inputs=(sizes,) if found[4] else None,
         dtypes=(found[4],) if found[4] else None,
         source=source,
