@@ -26,7 +26,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -574,5 +574,56 @@ def _dumps(found: Collection[Found], by_pid: Mapping[int, Process]) -> bool:
     return True
 
 
+# --- on the nodes of a Ray cluster: the job's own Python, which has Ray, runs this
+
+
+def on_ray(address: str, limit: float, command: Sequence[str]) -> None:
+    """Print what a command prints on each node of a Ray cluster, with a label before each line, once it has ended."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def take(words: Sequence[str], seconds: float) -> bytes:
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        ended = subprocess.run(
+            words, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds,
+            env={**os.environ, "PATH": path},
+        )  # fmt: skip
+        return ended.stdout + ended.stderr[-2_000:]
+
+    try:
+        ray.init(address, log_to_driver=False, logging_level=40)
+    except Exception as error:
+        why = error.__cause__ or error  # such as a token that is missing
+        sys.exit(" ".join(f"{type(why).__name__}: {why}".split())[:400])
+    remote = ray.remote(num_cpus=0, max_retries=0)(take)
+    waiting: dict[Any, str] = {}
+    nodes = 0
+    for node in ray.nodes():  # type: ignore[no-untyped-call,unused-ignore]
+        name = f"{node['NodeManagerAddress']}-{node['NodeID'][:8]}"
+        if node["Alive"]:
+            nodes += 1
+            where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            waiting[remote.options(scheduling_strategy=where).remote(command, limit)] = name
+        else:
+            _labelled(name, b"@unhang note Ray says that this node is gone")
+    print(f"@unhang nodes {nodes}", flush=True)
+    while waiting:
+        for done in ray.wait(list(waiting))[0]:
+            name = waiting.pop(done)
+            try:
+                _labelled(name, ray.get(done))
+            except Exception as error:
+                _labelled(name, f"@unhang note {type(error).__name__}: {error}".partition("\n")[0].encode())
+
+
+def _labelled(name: str, text: bytes) -> None:
+    for line in text.splitlines():
+        sys.stdout.buffer.write(f"{name}: ".encode() + line + b"\n")
+    sys.stdout.buffer.flush()
+
+
 if __name__ == "__main__":
-    main(float(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1] == "ray":
+        on_ray(sys.argv[2], float(sys.argv[3]), sys.argv[4:])
+    else:
+        main(float(sys.argv[1]), *sys.argv[2:])

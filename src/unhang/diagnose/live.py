@@ -24,7 +24,7 @@ from threading import Lock, Timer
 from typing import NamedTuple
 
 from unhang import gate
-from unhang.diagnose import collector, intake, on_ray
+from unhang.diagnose import collector, intake
 from unhang.errors import UnhangError
 from unhang.tell.console import count
 from unhang.tell.progress import Step
@@ -161,9 +161,8 @@ def ray(address: str, python: str | None, named: str = "") -> list[Place]:
     if os.path.basename(asks) != asks:  # else a command on PATH
         asks = os.path.abspath(asks)
     limit = str(APART_S + _LIMIT_S - 30)
-    source = Path(on_ray.__file__).read_text(encoding="utf-8")
     # Ray puts the working directory on the path of its workers.
-    return [Place("Ray", (asks, "-I", "-c", source, address, limit, *_remote(named)), 0, cwd=_ROOT)]
+    return [Place("Ray", (asks, "-I", "-c", _boot(), "ray", address, limit, *_remote(named)), 0, cwd=_ROOT)]
 
 
 def _said(command: Sequence[str]) -> str:
