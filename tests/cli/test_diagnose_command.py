@@ -11,7 +11,6 @@ from unhang.cli.main import main
 from unhang.diagnose import diagnosis, intake
 from unhang.diagnose.diagnosis import ANSWERS, Answer
 from unhang.diagnose.evidence import Job, Rank, Unread
-from unhang.errors import UnhangError
 
 MTP = "mtp-cp-deadlock"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"

@@ -140,6 +140,7 @@ WRAP = """_wrap (torch/multiprocessing/spawn.py:90)
             fn: <function at 0x7f>
             i: 3
             args: (8, "i: 4")"""
+HOST = socket.gethostname()
 PLAIN = "main (train.py:9)\n    "
 TARGET = """main (train.py:9)
         Arguments:
@@ -156,7 +157,7 @@ TARGET = """main (train.py:9)
         (TARGET.format("rank: 11") + WRAP, {}, {"RANK": "11", "WORLD_SIZE": "8", "MASTER_ADDR": "pid10"}),
         (TARGET.format("rank: 2").rstrip(), {}, {"RANK": "2", "WORLD_SIZE": "8", "MASTER_ADDR": "pid10"}),
         # a node counts from 0; one that knows the rank does not
-        (PLAIN + WRAP, {"MASTER_ADDR": "a"}, {"RANK": "3", "WORLD_SIZE": "", "MASTER_ADDR": f"a_{socket.gethostname()}"}),
+        (PLAIN + WRAP, {"MASTER_ADDR": "a"}, {"RANK": "3", "WORLD_SIZE": "", "MASTER_ADDR": f"a_{HOST}"}),
         (TARGET.format("rank: 2") + WRAP, {"MASTER_ADDR": "a"}, {"RANK": "2", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}),
         (PLAIN + WRAP, {"MASTER_ADDR": "::1"}, {"RANK": "3", "WORLD_SIZE": "", "MASTER_ADDR": "::1"}),
         # a loader's worker; what another thread or a frame within says
@@ -176,7 +177,8 @@ def test_a_rank_that_is_an_argument_is_read_from_the_frame_that_multiprocessing_
     monkeypatch.setattr(collector, "dump", dump)
     monkeypatch.setattr(collector, "py_spy", lambda _: "py-spy")
     found = collector.told_by_arguments([
-        process(10), process(11, 10, **environment), process(12, 10, RANK="0"), process(13, 12), process(14, 10, torch=False),
+        process(10), Process(11, 10, environment, torch=True), process(12, 10, RANK="0"), process(13, 12),
+        process(14, 10, torch=False),
     ])  # fmt: skip
     assert asked == [("py-spy", 11, "--locals")]
     assert found[1].environment == {**environment, **expected}

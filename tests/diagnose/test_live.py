@@ -291,7 +291,9 @@ def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
     (tmp_path / "sent").write_text(f"{text}@unhang done\n")
     monkeypatch.setattr(live, "here", lambda _: [live.Place("n", ("cat", str(tmp_path / "sent")), is_all=False)])
     main(["diagnose", "--live"])
-    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --job v\n" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "took the job w, with 1 rank\n" in err
+    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --job v\n" in err
 
 
 def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

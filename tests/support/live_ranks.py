@@ -66,7 +66,8 @@ def started(tmp_path: Path) -> Iterator[Mapping[int, int]]:
         recorded = recorder_dumps.dump([entry], {"0": ("default_pg", (4, 5, 6, 7))})
         (tmp_path / "recorded").write_bytes(recorder_dumps.as_json(recorded))
         job = {
-            "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "SLURM_JOB_ID": "77",
+            "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+            "SLURM_JOB_ID": "77",
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
         }  # fmt: skip
         children = {}

@@ -86,7 +86,7 @@ def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Names
     with progress.shown() as step:
         first, *others = live.collect(places, folder, step)
     if others:
-        console.note(f"this is the job {first.folder.name}, the one with most ranks: {first.ranks}")
+        console.note(f"took the job {first.folder.name}, with {console.count(first.ranks, 'rank')}")
     named = [(f"--{name}", getattr(options, name)) for name in ("slurm", "ray", "python", "kubectl")]
     where = [word for name, value in named if value is not None for word in (name, value)]
     for one in others:

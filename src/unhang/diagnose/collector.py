@@ -229,8 +229,9 @@ def _arguments(text: str, process: Process) -> dict[str, str]:
     address = process.environment.get("MASTER_ADDR", "")
     if address and "rank" not in given and not _is_local(process):  # each node counts from 0
         address += f"_{socket.gethostname()}"
-    size = next((number for name, number in given.items() if name != "rank"), process.environment.get("WORLD_SIZE", ""))
-    return {"RANK": given.get("rank") or spawned[1], "WORLD_SIZE": size, "MASTER_ADDR": address or f"pid{process.parent}"}  # type: ignore[index]
+    rank = given.pop("rank", "") or spawned[1]  # type: ignore[index]  # there is one of the two
+    size = next(iter(given.values()), process.environment.get("WORLD_SIZE", ""))
+    return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address or f"pid{process.parent}"}
 
 
 # --- the environment that a process has now

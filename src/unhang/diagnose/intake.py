@@ -238,7 +238,8 @@ def states(data: bytes, file: str) -> job.Told:
     node = gate.line(str(raw.get("node") or ""))
     size = size if isinstance(size, int) and 0 < size <= _MOST else None
     parts = (_state(row, size or _MOST) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
-    return job.Told(f"{file} ({node})" if node else file, parts=tuple(part for part in parts if part), why=why, size=size)
+    name = f"{file} ({node})" if node else file
+    return job.Told(name, parts=tuple(part for part in parts if part), why=why, size=size)
 
 
 def _state(row: Any, size: int) -> Rank | None:

@@ -39,6 +39,8 @@ _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
 _NODES = 16_384
 _SHOWN = 3
+_EVERY, _CONTAINER = re.compile(r" (?:-A|--all-namespaces)\b"), re.compile(r" (?:-c[= ]?|--container[= ])(\S+)")
+"""Options of kubectl's that `get` alone takes, or `exec` alone."""
 _KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
@@ -107,13 +109,14 @@ def kubectl(selector: str, named: str = "") -> list[Place]:
 
     Raises UnhangError ``no-nodes``.
     """
+    every = ["-A"] if _EVERY.search(selector) else []
+    container = ["-c", found[1]] if (found := _CONTAINER.search(selector)) else []
     try:
-        label, *options = shlex.split(selector)
+        label, *options = shlex.split(_EVERY.sub("", _CONTAINER.sub("", selector)))
     except ValueError:
         label, options = "", []
     if not label or label.startswith("-"):
         raise UnhangError("no-nodes", f"not a selector of pods: {selector}")
-    options, every, container = _options(options)
     said = _said(["kubectl", *options, *every, "get", "pods", "--selector", label, "--output", "json"])
     try:
         pods = [_pod(item) for item in json.loads(said)["items"]]
@@ -127,22 +130,6 @@ def kubectl(selector: str, named: str = "") -> list[Place]:
         name = f"pod {namespace}/{pod}" if every else f"pod {pod}"
         places.append(Place(name, ("echo", f"{collector.MARK} note {why}") if why else command))
     return places
-
-
-def _options(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return those of kubectl's options that both its commands take, that only `get` takes, and that only `exec`."""
-    both: list[str] = []
-    of_get: list[str] = []
-    of_exec: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word in {"-A", "--all-namespaces"}:
-            of_get.append(word)
-        elif word in {"-c", "--container"}:
-            of_exec += [word, next(left, "")]
-        else:
-            (of_exec if word.startswith("--container=") else both).append(word)
-    return both, of_get, of_exec
 
 
 def _pod(item: Mapping[str, Mapping[str, object]]) -> tuple[str, str, str]:

@@ -569,6 +569,7 @@ class _Records:
             row.begun,
         )
 
+
 _line = lru_cache(1 << 12)(gate.line)  # the frames of a job's dumps are mostly the same
 
 
