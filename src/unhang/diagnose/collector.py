@@ -38,7 +38,7 @@ OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
 _PROC = "/proc"
 _PY_SPY_S, _DUMP_S = 20, 15
-_STACKS_S, _DUMPS_S = 60, 100  # of all ranks here
+_STACKS_S, _DUMPS_S = 60, 80  # of all ranks here
 _LONGEST_S = 240  # all in all, but for the time between the stacks
 _AT_ONCE = 8
 _WIDEST = 1024  # ranks of a node
@@ -211,7 +211,7 @@ def told_by_arguments(found: Sequence[Process]) -> tuple[Process, ...]:
         for one in started
         if _rank(one)[1] < 0 and all(_rank(by_pid[pid])[1] < 0 for pid in _above(one.pid, parents) if pid in by_pid)
     ]
-    program, until = py_spy(asked[0].pid) if asked else None, time.monotonic() + _STACKS_S
+    program, until = py_spy(asked[0].pid) if asked else None, time.monotonic() + _PY_SPY_S
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         spied = pool.map(lambda one: dump(program or "", one.pid, until, "--locals")[0], asked if program else ())
         told = {one.pid: _arguments(text.decode(errors="replace"), one) for one, text in zip(asked, spied)}

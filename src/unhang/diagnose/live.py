@@ -398,8 +398,8 @@ class _Node:
             self._refuse("a file arrived incomplete")
 
     def _end(self, name: re.Match[str], checksum: bytes) -> None:
-        is_table = name[2] == "ranks.json"
-        largest, unpacked = _NOTES if is_table else collector.LARGEST_DUMP + 1, zlib.decompressobj()
+        largest = _NOTES if name[2] == "ranks.json" else collector.LARGEST_DUMP + 1
+        unpacked = zlib.decompressobj()
         with self._inbox.unpacking:
             try:
                 packed = b"".join(base64.b64decode(line, validate=True) for line in self._lines)
