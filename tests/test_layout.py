@@ -20,7 +20,6 @@ COVERED_BY = {
     "src/unhang/diagnose/causes.py": "diagnose/test_statements.py",
     "src/unhang/diagnose/evidence.py": "diagnose/test_report.py",
     "src/unhang/diagnose/phrases.py": "diagnose/test_statements.py",
-    "src/unhang/diagnose/on_ray.py": "whole/test_live.py",
     "src/unhang/cli/sweep_command.py": "cli/test_pack_new.py",
     "src/unhang/deliver/releases.py": "cli/test_pack_new.py",
     "src/unhang/draft/around.py": "draft/test_exactly.py",

@@ -14,8 +14,6 @@ from unhang import packs
 from unhang.find.environment import choose, for_target
 from unhang.find.locate import search
 
-# What tells people how to start a job of each framework. An example of a requirement, `verl==0.7.1`, names none.
-HELP = {"unhang.diagnose.capture"}
 # What fixes share may name upstreams, as they do.
 OF_FIXES = ("unhang.codemods.", "unhang.compat.endstates.", "unhang.prove.fixes.", "unhang.prove.ranks.")
 
@@ -44,9 +42,8 @@ def naming() -> dict[str, list[str]]:
 
 def test_no_module_of_the_tool_names_an_upstream() -> None:
     found = naming()
-    others = {name: places for name, places in found.items() if name not in HELP and not name.startswith(OF_FIXES)}
+    others = {name: places for name, places in found.items() if not name.startswith(OF_FIXES)}
     assert others == {}
-    assert found.keys() >= HELP, "they name none any more: leave them out"
 
 
 def test_the_upstreams_are_those_of_the_files_in_their_order() -> None:

@@ -90,7 +90,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
          "--require-hashes --pre"),
         ("prove", "--python --target --source --script --fix --case --tp --pp --vpp --cp --ep --etp --dp --world-size "
          "--output-format"),
-        ("diagnose", "--capture --live --slurm --ray --kubectl -n --job --keep --html --python --target --source "
+        ("diagnose", "--live --slurm --ray --kubectl -n --job --keep --html --python --target --source "
          "--script --output-format"),
         ("list", "--output-format"),
         ("explain", "--output-format"),
@@ -213,10 +213,10 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("check verl", "unexpected argument 'verl'; did you mean --upstream verl?"),
         ("check /", "unexpected argument '/'; for a folder write --source (a checkout), --target (a site-packages)"),
         ("completion bash /", "unexpected argument '/'\n"),
-        ("diagnose", "one of the arguments PATH --capture --live is required"),
+        ("diagnose", "one of the arguments PATH --live is required"),
         ("diagnose --slurm 12", "is required; --slurm, --ray and --kubectl go with --live"),
-        ("diagnose a --capture", "argument --capture: not allowed with argument PATH"),
-        ("diagnose --capture a", "argument PATH: not allowed with argument --capture"),
+        ("diagnose a --live", "argument --live: not allowed with argument PATH"),
+        ("diagnose --live a", "argument PATH: not allowed with argument --live"),
         ("diagnose a ''", "the value of paths is empty"),
         ("check -- x", "unexpected argument 'x'\n"),
         # an unset variable of a script must not mean the working directory, or the default
@@ -246,7 +246,7 @@ def test_wrong_usage_exits_with_2(arguments: str, message: str, capsys: pytest.C
         ("wheel -o out a -- b", "requirements", ["a", "b"]),
         ("diagnose a --python p b -q c", "paths", ["a", "b", "c"]),
         ("diagnose -- -a", "paths", ["-a"]),
-        ("diagnose --capture", "paths", []),
+        ("diagnose --live", "paths", []),
         ("list a -v b", "words", ["a", "b"]),
     ],
 )

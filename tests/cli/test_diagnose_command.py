@@ -1,4 +1,4 @@
-"""`unhang diagnose` as a command: its exit codes, its formats, the environment, and `--capture`."""
+"""`unhang diagnose` as a command: its exit codes, its formats, and the environment."""
 
 import json
 import sys
@@ -8,10 +8,9 @@ import pytest
 
 from support import cli, recorder_dumps, suggestions
 from unhang.cli.main import main
-from unhang.diagnose import capture, diagnosis, intake
+from unhang.diagnose import diagnosis, intake
 from unhang.diagnose.diagnosis import ANSWERS, Answer
 from unhang.diagnose.evidence import Job, Rank, Unread
-from unhang.errors import UnhangError
 
 MTP = "mtp-cp-deadlock"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -157,36 +156,6 @@ def test_nothing_read_exits_with_2_and_says_what_to_give(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "nothing-read"
 
 
-def test_capture_prints_what_to_do_and_takes_the_stacks_of_this_node(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = []
-
-    def take(folder: Path) -> tuple[Path, ...]:
-        folders.append(folder)
-        return folder / "a", folder / "b"
-
-    monkeypatch.setattr(capture, "advice", lambda: "set this")
-    monkeypatch.setattr(capture, "take", take)
-    assert main(["diagnose", "--capture"]) == 0
-    assert folders == [Path("unhang-stacks")]
-    said = "took the stacks of 2 ranks on this node; once all nodes have, run: unhang diagnose unhang-stacks\n"
-    assert capsys.readouterr() == ("set this\n", said)
-
-
-def test_capture_says_why_it_takes_no_stacks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(folder: Path) -> tuple[Path, ...]:
-        raise UnhangError("no-py-spy", "there is no py-spy", hint="pip install py-spy")
-
-    monkeypatch.setattr(capture, "advice", lambda: "set this")
-    monkeypatch.setattr(capture, "take", refused)
-    assert main(["diagnose", "--capture"]) == 0
-    said = "no stacks were taken here: there is no py-spy; pip install py-spy\n"
-    assert capsys.readouterr() == ("set this\n", said)
-
-
 CAUGHT = (
     "[rank3]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:685] Watchdog caught "
     "collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
@@ -286,10 +255,9 @@ def test_a_page_that_cannot_be_written_does_not_cost_the_answer(
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("--capture --html x", "bad-option"),
         ("a --html .", "bad-option"),
         ("a --slurm 1", "bad-option"),
-        ("--capture --keep d", "bad-option"),
+        ("a --keep d", "bad-option"),
         ("a --job h:1", "bad-option"),
         ("--live --keep full", "not-empty"),
         ("--live --keep full/file", "not-a-folder"),

@@ -118,7 +118,7 @@ def played(hang: jobs.Hang) -> Iterator[tuple[str, bytes]]:
 
 
 def _census(size: int) -> tuple[str, bytes]:
-    """Return what ``--capture`` writes beside stacks: of how many ranks the job is."""
+    """Return what ``--live`` writes beside stacks: of how many ranks the job is."""
     told = {"unhang-live": 1, "node": "n1", "size": size, "ranks": [], "notes": []}
     return f"{STACKS}/on-n1.json", json.dumps(told).encode()
 

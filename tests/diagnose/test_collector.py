@@ -6,20 +6,18 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import UnixStreamServer
 from threading import Thread
 from typing import Any
 
 import pytest
 
-from support import recorder_dumps
 from support.live_ranks import program
 from unhang.diagnose import collector
 from unhang.diagnose.collector import Process
@@ -102,24 +100,16 @@ def test_which_processes_are_ranks(processes: list[Process], expected: list[tupl
 @pytest.mark.parametrize(
     ("environments", "gone"),
     [
-        # torchrun's, of which one is left; a node of two agents; one whose ranks are in a row
-        ([{"RANK": "6", "LOCAL_RANK": "2", "GROUP_RANK": "1"}], [4, 5, 7]),
-        (
-            [{"RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"}, {"RANK": "4", "LOCAL_RANK": "0", "GROUP_RANK": "1"}],
-            [0, 2, 3, 5, 6, 7],
-        ),
-        ([{"RANK": "4", "LOCAL_RANK": "0"}, {"RANK": "6", "LOCAL_RANK": "2"}], [5, 7]),
-        # dealt out to nodes in turn, one by one or two by two; one rank alone, which shows no row
-        ([{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "2", "LOCAL_RANK": "1"}], []),
-        ([{"RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate((0, 1, 4, 5))], []),
-        ([{"RANK": "4", "LOCAL_RANK": "0"}], []),
-        # each sees one GPU; no row of this job
-        ([{"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(4)], []),
-        ([{"RANK": "6", "LOCAL_RANK": "0", "GROUP_RANK": "1"}], []),
-        ([{"RANK": "6", "LOCAL_RANK": "0"}, {"RANK": "7", "LOCAL_RANK": "1"}], []),
+        # torchrun's, of which one is left; a node of two agents
+        ([{"RANK": "6", "GROUP_RANK": "1"}], [4, 5, 7]),
+        ([{"RANK": "1", "GROUP_RANK": "0"}, {"RANK": "4", "GROUP_RANK": "1"}], [0, 2, 3, 5, 6, 7]),
+        # another launcher's, which may deal ranks out in turn; no row of this job
+        ([{"RANK": "4", "LOCAL_RANK": "0"}, {"RANK": "6", "LOCAL_RANK": "2"}], []),
+        ([{"RANK": "6", "GROUP_RANK": "0"}], []),
+        ([{"RANK": "9", "GROUP_RANK": "2"}], []),
     ],
 )
-def test_who_is_gone_is_reckoned_where_a_row_of_ranks_is_shown(
+def test_who_is_gone_is_reckoned_where_torchrun_says_how_many_a_node_has(
     environments: list[dict[str, str]], gone: list[int]
 ) -> None:
     job = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
@@ -127,6 +117,74 @@ def test_who_is_gone_is_reckoned_where_a_row_of_ranks_is_shown(
     found = [collector.Found(int(one.environment["RANK"]), pid, "w") for pid, one in by_pid.items()]
     rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
     assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
+
+
+FRAMES = """\
+Thread 9 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2501)
+        Arguments:
+            rank: 77
+    {}
+    BaseProcess.run (multiprocessing/process.py:108)
+        Arguments:
+            rank: 78
+    main (train.py:2)
+        Arguments:
+            rank: 79
+
+Thread 10 (idle): "Other"
+    f (a.py:1)
+"""
+WRAP = """_wrap (torch/multiprocessing/spawn.py:90)
+        Arguments:
+            fn: <function at 0x7f>
+            i: 3
+            args: (8, "i: 4")"""
+HOST = socket.gethostname()
+PLAIN = "main (train.py:9)\n    "
+TARGET = """main (train.py:9)
+        Arguments:
+            {}
+            world_size: 8
+            x: "rank: 5"
+    """
+
+
+@pytest.mark.parametrize(
+    ("frames", "environment", "expected"),
+    [
+        (TARGET.format("gpu: 3") + WRAP, {}, {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "pid10"}),
+        (TARGET.format("rank: 11") + WRAP, {}, {"RANK": "11", "WORLD_SIZE": "8", "MASTER_ADDR": "pid10"}),
+        (TARGET.format("rank: 2").rstrip(), {}, {"RANK": "2", "WORLD_SIZE": "8", "MASTER_ADDR": "pid10"}),
+        # a node counts from 0; one that knows the rank does not
+        (PLAIN + WRAP, {"MASTER_ADDR": "a"}, {"RANK": "3", "WORLD_SIZE": "", "MASTER_ADDR": f"a_{HOST}"}),
+        (TARGET.format("rank: 2") + WRAP, {"MASTER_ADDR": "a"}, {"RANK": "2", "WORLD_SIZE": "8", "MASTER_ADDR": "a"}),
+        (PLAIN + WRAP, {"MASTER_ADDR": "::1"}, {"RANK": "3", "WORLD_SIZE": "", "MASTER_ADDR": "::1"}),
+        # a loader's worker; what another thread or a frame within says
+        ("_worker_loop (torch/utils/data/_utils/worker.py:9)\n        Arguments:\n            i: 3", {}, {}),
+        ("main (train.py:9)", {}, {}),
+    ],
+)
+def test_a_rank_that_is_an_argument_is_read_from_the_frame_that_multiprocessing_calls(
+    frames: str, environment: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def dump(program: str, pid: int, until: float, *options: str) -> tuple[bytes, str]:
+        asked.append((program, pid, *options))
+        return FRAMES.format(frames).encode(), ""
+
+    monkeypatch.setattr(collector, "dump", dump)
+    monkeypatch.setattr(collector, "py_spy", lambda _: "py-spy")
+    found = collector.told_by_arguments([
+        process(10), Process(11, 10, environment, torch=True), process(12, 10, RANK="0"), process(13, 12),
+        process(14, 10, torch=False),
+    ])  # fmt: skip
+    assert asked == [("py-spy", 11, "--locals")]
+    assert found[1].environment == {**environment, **expected}
+    assert [(one.rank, one.pid) for one in collector.ranks(found)] == sorted(
+        [(0, 12), *([(int(expected["RANK"]), 11)] if expected else [])]
+    )
 
 
 def test_the_environment_of_now_is_read_from_memory(started: Mapping[int, int]) -> None:
@@ -210,51 +268,18 @@ def test_why_there_are_no_stacks_is_said_once_for_all_ranks(
     ]
 
 
-def test_a_server_that_never_ends_its_answer_costs_the_dumps_alone(
+def test_dumps_for_which_there_is_no_time_cost_no_stacks(
     started: Mapping[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def drip(*_: object) -> None:
-        time.sleep(600)
-
-    monkeypatch.setattr(collector, "_DUMPS_S", 1)
-    monkeypatch.setattr(collector, "_dumps", drip)
+    monkeypatch.setattr(collector, "_DUMPS_S", -1)
     monkeypatch.setattr(collector, "py_spy", lambda _: None)
     try:
         collector.main(1.5, "hung_1")
     finally:
         signal.alarm(0)
-    said = capsys.readouterr().out
-    rows = notes(said)["ranks"]
-    assert [row.get("cpu") for row in rows if row["rank"] in (5, 6)] == [0.0, 0.0], "they wait"
-    assert said.endswith("@unhang done\n")
-
-
-def test_a_rank_s_own_debug_server_is_asked_over_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = recorder_dumps.as_json(recorder_dumps.dump([recorder_dumps.entry(0)], {}))
-    asked = []
-
-    class Server(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.send_response(200 if self.path == "/handler/fr_trace_json" else 404)
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None: ...
-
-    monkeypatch.chdir(tmp_path)
-    path = "worker.sock"  # a socket's path may have 108 bytes only
-    rank = collector.Found(3, os.getpid(), "w")
-    environment = process(rank.pid, TORCH_WORKER_SERVER_SOCKET=path)
-    with UnixStreamServer(path, Server) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        found = list(collector._served(rank, environment, (), None))
-        server.shutdown()
-        thread.join()
-    assert asked == ["/handler/fr_trace_json", "/handler/dump_nccl_trace_json"]
-    assert found == [("dumps/fr_trace_json/rank_3.json", text)]
-    assert list(collector._served(rank, environment, (), None)) == [], "nobody listens there any more"
+    said = notes(capsys.readouterr().out)
+    assert all(row["cpu"] is not None for row in said["ranks"] if row["rank"] in (5, 6)), "it has looked twice"
+    assert "not all dumps were sent within -1 s" in said["notes"]
 
 
 def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:

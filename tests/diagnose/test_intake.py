@@ -113,14 +113,6 @@ def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path) -> 
     assert job.ranks[1].waiting[0].source.endswith(":2")
 
 
-def test_of_a_log_with_the_newest_line_first_it_is_said_how_its_lines_are_counted(tmp_path: Path) -> None:
-    lines = ["b", "ValueError: x", '  File "train.py", line 3, in f', "Traceback (most recent call last):", "a"]
-    text = "\n".join(f'2026-11-25T10:00:0{9 - at}Z {{pod="w-2"}} {line}' for at, line in enumerate(lines))
-    job = intake.read([write(tmp_path, {"train.log": text.encode()})], silent)
-    assert [(one.text, len(one.frames)) for one in job.strangers] == [("ValueError: x", 1)]
-    assert job.strangers[0].source == f"{tmp_path}/train.log, the oldest line first:4"
-
-
 def test_an_archive_is_called_one(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "dumps.tar", "w") as tar, tarfile.open(tmp_path / "dumps.tgz", "w:gz") as zipped:
         for archive in (tar, zipped):
@@ -129,10 +121,9 @@ def test_an_archive_is_called_one(tmp_path: Path) -> None:
         packed.writestr("rank_0", STACK)
     write(tmp_path, {"rank_1.txt.xz": lzma.compress(STACK), "rank_2.txt.bz2": bz2.compress(STACK)})
     job = intake.read([str(tmp_path)], silent)
-    kinds = {"tar": "tar", "tgz": "tar", "zip": "zip", "xz": "xz", "bz2": "bzip2"}
-    assert {one.file.rpartition(".")[2]: one.why for one in job.unread} == {
-        ending: f"it is an archive ({kind}): unpack it first" for ending, kind in kinds.items()
-    }
+    assert {one.file.rpartition(".")[2]: one.why for one in job.unread} == dict.fromkeys(
+        ("tar", "tgz", "zip", "xz", "bz2"), "it is an archive: unpack it first"
+    )
 
 
 def test_one_local_rank_of_two_nodes_is_no_rank(tmp_path: Path) -> None:
@@ -437,3 +428,53 @@ def test_stacks_beside_the_traceback_of_a_rank_s_log_both_count(tmp_path: Path) 
         [write(tmp_path, {"rank0.txt": STACK, "rank0.log": log, "fault/rank0.txt": FAULT.encode()})], silent
     )
     assert (len(job.ranks[0].stacks), job.unread) == (3, ())
+
+
+def notes(**content: object) -> tuple[list[tuple[int, str]], int | None, str]:
+    one = intake.states(json.dumps({"unhang-live": 1, "node": "n1", **content}).encode(), "x/ranks.json")
+    return [(part.rank, part.process) for part in one.parts], one.size, one.why
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({}, ([], None, "")),
+        (
+            {
+                "size": 8,
+                "ranks": [
+                    {"rank": 1, "state": "running"},
+                    {"rank": 2, "state": "stopped"},
+                    {"rank": 3, "state": "gone"},
+                ],
+            },
+            ([(1, "running"), (2, "stopped"), (3, "gone")], 8, ""),
+        ),
+        ({"notes": ["a\x1b[2J", *"bcdefg"]}, ([], None, r"a\x1b[2J; b; c; d; e; and 2 more")),
+        (
+            {"size": -1, "ranks": [7, {"rank": "2"}, {"rank": -1, "state": "gone"}, {"rank": 2, "state": ["x"]}]},
+            ([], None, ""),
+        ),
+        # who has no process was reckoned: not beyond the size
+        (
+            {
+                "size": 2,
+                "ranks": [
+                    {"rank": 1, "state": "gone"},
+                    {"rank": 2, "state": "gone"},
+                    {"rank": 3, "pid": 9, "state": "gone"},
+                ],
+            },
+            ([(1, "gone"), (3, "gone")], 2, ""),
+        ),
+        ({"size": 10**9, "ranks": "x", "notes": {}}, ([], None, "")),
+    ],
+)
+def test_what_notes_say(content: dict[str, object], expected: object) -> None:
+    assert notes(**content) == expected
+
+
+@pytest.mark.parametrize(("said", "cpu"), [(0.25, 0.25), (None, None), (-1.0, None), ("x", None), ({}, None)])
+def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) -> None:
+    notes = {"unhang-live": 1, "ranks": [{"rank": 0, "pid": 7, "state": "running", "cpu": said}]}
+    assert [part.cpu for part in intake.states(json.dumps(notes).encode(), "x").parts] == [cpu]

@@ -108,11 +108,12 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
     said, notes = capsys.readouterr()
     answer = json.loads(said)
     assert answer["why"] == {
+        "4": "its process is gone: it has ended or was killed, and its peers run",
         "6": "its process is stopped: by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
         "7": "its process is gone: it has ended or was killed, and its peers run",
     }
-    assert answer["job"]["size"] == 3, "by the dump's own group"
-    assert answer["job"]["ranks"] == [5, 6, 7]
+    assert answer["job"]["size"] == 4, "by the dump's own group"
+    assert answer["job"]["ranks"] == [4, 5, 6, 7]
     assert "not every node has answered (1 have): 1: sh: python3: not found" in notes
     assert "a file arrived incomplete: rank_7" in notes
     names = {file.relative_to(kept).as_posix() for file in Path(kept).rglob("*") if file.is_file()}
@@ -199,7 +200,7 @@ RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": 
         (sent("w/dumps/rank_1", b"") + sent("w/dumps/rank_1/rank_2", b"x"), "a file was refused"),
         (sent("v/ranks.json", b'{"unhang-live": 1}') + "@unhang note no list\n", "no list"),
         (sent("w/dumps/rank_1", b"x", checksum=1), "a file came damaged: rank_1"),
-        ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n", "a file came damaged: rank_1"),
+        ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n@unhang end 0\n", "a file came damaged: rank_1"),
         (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
         ("@unhang begin w/dumps/rank_1\n", "a file arrived incomplete: rank_1"),
         ("@unhang note \x1b[2J\n", "\\x1b[2J"),
@@ -290,7 +291,9 @@ def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
     (tmp_path / "sent").write_text(f"{text}@unhang done\n")
     monkeypatch.setattr(live, "here", lambda _: [live.Place("n", ("cat", str(tmp_path / "sent")), is_all=False)])
     main(["diagnose", "--live"])
-    assert "left out another job, whose ranks have all ended; for that: --job v" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "took the job w, with 1 rank\n" in err
+    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --job v\n" in err
 
 
 def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

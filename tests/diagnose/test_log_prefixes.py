@@ -49,20 +49,11 @@ WATCHDOG = "[E ProcessGroupNCCL.cpp:474] [Rank 3] Watchdog caught collective ope
         ("node17: [default3]: ", ("node17:[default3]:", 3, None)),
         ("node17: 3: ", ("node17:3:", 3, None)),
         ("worker-3: ", ("worker-3:", None, None)),
-        ('2026-01-02T03:04:05Z {pod="w-0", rank="x"}     ', ('{pod="w-0", rank="x"}', None, None)),
         ("Epoch 0:  6%|## | 2/9[rank7]: ", ("", None, 7)),
     ],
 )
 def test_prefixes(prefix: str, expected: tuple[str, int | None, int | None]) -> None:
     assert log_prefixes.of(prefix + TEXT) == (expected, TEXT)
-
-
-@pytest.mark.parametrize(
-    "line", ["Traceback (most recent call last):", TEXT, "    x = f(y)", "ValueError: x", "[rank1]: x"]
-)
-def test_a_stack_keeps_its_form_where_logcli_takes_the_spaces_off(line: str) -> None:
-    speaker, text = log_prefixes.of(f'2026-01-02T03:04:05Z {{pod="w-0"}}  {line.strip()}')
-    assert (speaker.launcher, text) == ('{pod="w-0"}', line.removeprefix("[rank1]: "))
 
 
 @pytest.mark.parametrize(
@@ -80,41 +71,6 @@ def test_a_stack_keeps_its_form_where_logcli_takes_the_spaces_off(line: str) -> 
 def test_a_line_within_json_is_that_line(wrapped: dict[str, object], launcher: str) -> None:
     speaker, text = log_prefixes.of(json.dumps(wrapped))
     assert (speaker.launcher, text) == (launcher, TEXT)
-
-
-def test_an_answer_of_loki_s_server_is_its_lines_in_the_order_of_time() -> None:
-    streams = [{"stream": {"pod": f"w-{at}"}, "values": [[str(at + 2), "b"], [str(at), TEXT]]} for at in (1, 0)]
-    answer = {"status": "success", "data": {"resultType": "streams", "result": streams}}
-    data = json.dumps(answer, indent=1).encode()
-    assert log_prefixes.recognizes(data) is log_prefixes.of_loki
-    found = [log_prefixes.of(line) for line in log_prefixes.of_loki(data).decode().splitlines()]
-    assert [(who.launcher[-5:-2], text) for who, text in found] == [
-        ("w-0", TEXT),
-        ("w-1", TEXT),
-        ("w-0", "b"),
-        ("w-1", "b"),
-    ]
-    with pytest.raises(ValueError, match="not an answer"):
-        log_prefixes.of_loki(b'{"data": {"result": [{"stream": 1, "values": 2}]}}')
-
-
-@pytest.mark.parametrize("is_json", [True, False])
-def test_what_logcli_writes_the_newest_first_is_brought_into_the_order_of_time(is_json: bool) -> None:
-    lines = ["Traceback (most recent call last):", TEXT, "KeyError: a\nand more of it", "b"]
-    entries = [
-        json.dumps({"labels": {"pod": "w-0"}, "line": line, "timestamp": f"2026-01-02T03:04:0{at}.5Z"})
-        if is_json
-        else f'2026-01-02T03:04:0{at}Z {{pod="w-0"}} {line}'
-        for at, line in enumerate(lines)
-    ]
-    backward = "\n".join(reversed(entries)).encode()
-    in_order = log_prefixes.recognizes(backward)
-    assert in_order is not None
-    assert in_order(backward).decode() == "\n".join(entries)
-    assert log_prefixes.recognizes("\n".join(entries).encode()) is None
-    assert log_prefixes.recognizes(b"2026-01-02T03:04:05Z b\n2026-01-02T03:04:04Z a") is None, (
-        "a log may be out of order"
-    )
 
 
 @pytest.mark.parametrize("line", ['{"message": {"a": 1}}', '{"a": 1}', '{"line', '{"line": null}'])

@@ -10,7 +10,7 @@ from support.hung_jobs import C10D as CALL
 from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
-from unhang.diagnose import capture, facts, report
+from unhang.diagnose import facts, live, report
 from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
@@ -92,7 +92,7 @@ def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
 
 
 def test_a_command_for_the_next_run_stays_on_one_line() -> None:
-    lines = [f"  {line}" for line in capture.before_the_next_run()]
+    lines = [f"  {line}" for line in live.before_the_next_run()]
     commands = [line for line in lines if line.startswith("    ")]
     assert len(commands) == 5
     assert [terminal.wrapped(line, 60) for line in commands] == commands

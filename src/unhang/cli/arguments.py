@@ -145,7 +145,7 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2. argparse would print up to ten lines of usage above the message."""
         from unhang import gate  # here: `--help` should be fast
 
-        if message.startswith("one of the arguments PATH --capture --live is "):
+        if message.startswith("one of the arguments PATH --live is "):
             message += "; --slurm, --ray and --kubectl go with --live"
         hint = f"  hint: `{self.prog} --help` shows the options, and examples"
         lines = gate.line(f"{self.prog}: error: {message}"), hint
@@ -324,11 +324,6 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "paths", metavar="PATH", nargs="*", default=[],
         help="a dump of the flight recorder, stacks of py-spy, a log, or a folder of them; also gzipped",
-    )  # fmt: skip
-    what.add_argument(
-        "--capture", action="store_true",
-        help="print what to set before a job, and what to run on one that hangs now; if py-spy is installed, also take "
-        "the stacks of this node",
     )  # fmt: skip
     what.add_argument(
         "--live", action="store_true",

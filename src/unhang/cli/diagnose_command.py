@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import capture, diagnosis, fixes, intake, known, live, picture, report
+from unhang.diagnose import diagnosis, fixes, intake, known, live, picture, report
 from unhang.diagnose.report import Report
-from unhang.errors import UnhangError, described, joined
+from unhang.errors import UnhangError, described
 from unhang.find.environment import left_out
 from unhang.survey.search import find
 from unhang.survey.verdicts import again
@@ -27,20 +27,12 @@ if TYPE_CHECKING:
     from unhang.records import Request
 
 
-_FOLDER = Path("unhang-stacks")
-"""Where `--capture` writes: in the working directory, which the nodes of a job often share."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang diagnose``: return 0 if it is a known hang, else 1.
 
     Raises UnhangError ``nothing-read``, ``bad-option``, and as ``_collected``.
     """
     _require_sense(options)
-    if options.capture:
-        print(capture.advice())
-        _take()
-        return 0
     if options.live:
         with _collected(options) as folder:
             return _told([str(folder)], options)
@@ -49,8 +41,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _require_sense(options: argparse.Namespace) -> None:
     """Raise UnhangError ``bad-option`` for options that do not go together."""
-    if options.html is not None and options.capture:
-        raise UnhangError("bad-option", "--html shows a diagnosis, and --capture makes none", hint="leave one out")
     if options.html is not None and Path(options.html).is_dir():
         raise UnhangError("bad-option", "--html needs a file, and this is a folder", path=options.html)
     for name in () if options.live else ("slurm", "ray", "kubectl", "job", "keep"):
@@ -96,9 +86,12 @@ def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Names
     with progress.shown() as step:
         first, *others = live.collect(places, folder, step)
     if others:
-        console.note(f"this is the job {first.folder.name}, the one with most ranks: {first.ranks}")
+        console.note(f"took the job {first.folder.name}, with {console.count(first.ranks, 'rank')}")
+    named = [(f"--{name}", getattr(options, name)) for name in ("slurm", "ray", "python", "kubectl")]
+    where = [word for name, value in named if value is not None for word in (name, value)]
     for one in others:
-        more = f"--job {one.folder.name}" if options.keep is None else f"unhang diagnose {one.folder}"
+        words = ("--live", *where, "--job", one.folder.name) if options.keep is None else (str(one.folder),)
+        more = suggest.line("unhang", "diagnose", *words)
         what = f"with {console.count(one.ranks, 'rank')}" if one.ranks else "whose ranks have all ended"
         console.note(f"left out another job, {what}; for that: {more}")
     return first.folder
@@ -111,7 +104,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
     if options.output_format != "github" or not job.files:
         console.say_each(f"warning: {line}" for line in report.warnings(job))
     if not job.files:
-        hint = "give dumps of the flight recorder, stacks of py-spy, or logs; `unhang diagnose --capture` says how"
+        hint = "give dumps of the flight recorder, stacks of py-spy, or logs; `unhang explain never-arrived` says how"
         first, *more = paths
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
@@ -143,17 +136,6 @@ def _write(name: str, text: str) -> None:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _take() -> None:
-    """Write the stacks of the ranks on this node, if there are some and py-spy is here; say which or why not."""
-    try:
-        files = capture.take(_FOLDER)
-    except UnhangError as error:
-        console.note(f"no stacks were taken here: {joined(error.message, error.hint)}")
-    else:
-        note = f"took the stacks of {console.count(len(files), 'rank')} on this node; once all nodes have"
-        console.note(f"{note}, run: {suggest.line('unhang', 'diagnose', str(_FOLDER))}")
 
 
 def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:

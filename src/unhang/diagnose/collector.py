@@ -26,8 +26,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,13 +37,12 @@ MARK = "@unhang"
 OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
 _PROC = "/proc"
-_PY_SPY_S, _DUMP_S, _SERVER_S = 20, 15, 75
-_STACKS_S, _DUMPS_S = 60, 100  # of all ranks here
+_PY_SPY_S, _DUMP_S = 20, 15
+_STACKS_S, _DUMPS_S = 60, 80  # of all ranks here
 _LONGEST_S = 240  # all in all, but for the time between the stacks
 _AT_ONCE = 8
+_WIDEST = 1024  # ranks of a node
 _LINE = 380  # bytes a line, which become 508 characters: srun cuts lines of a thousand
-_DEBUG_PORT = "25999"
-_DEBUG_SERVER = b"torch/distributed/debug/_frontend.py"
 
 # How launchers tell a process its rank, and how many there are: torchrun and Ray, mpirun, srun.
 _RANKS = {
@@ -193,6 +191,49 @@ def _parts(block: bytes) -> dict[str, str]:
     return {name: value for name, equals, value in parts if equals}
 
 
+# --- ranks that are arguments, as of torch.multiprocessing.spawn
+
+_STARTED = re.compile(r"(?m)^ {4}(?:\w+\.)?run \(multiprocessing/process\.py:\d+\)$")
+_FRAME = re.compile(r"(?m)^ {4}(?=\S)")
+_SPAWNED = re.compile(r"(?s)_wrap \(torch/multiprocessing/spawn\.py:.*?\n +i: (\d{1,7})\n")
+_GIVEN = re.compile(r"(?m)^ +(?:global_)?(rank|world_?size|nprocs): (\d{1,7})$")
+
+
+def told_by_arguments(found: Sequence[Process]) -> tuple[Process, ...]:
+    """Return processes, and what multiprocessing has started and given a rank, as if that were in its environment.
+
+    py-spy tells the arguments; nothing of them but these numbers is kept.
+    """
+    by_pid, parents = {one.pid: one for one in found}, {one.pid: one.parent for one in found}
+    started = [one for one in found if one.torch and one.parent in by_pid and by_pid[one.parent].torch]
+    asked = [
+        one
+        for one in started
+        if _rank(one)[1] < 0 and all(_rank(by_pid[pid])[1] < 0 for pid in _above(one.pid, parents) if pid in by_pid)
+    ]
+    program, until = py_spy(asked[0].pid) if asked else None, time.monotonic() + _PY_SPY_S
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        spied = pool.map(lambda one: dump(program or "", one.pid, until, "--locals")[0], asked if program else ())
+        told = {one.pid: _arguments(text.decode(errors="replace"), one) for one, text in zip(asked, spied)}
+    return tuple(one._replace(environment={**one.environment, **told.get(one.pid, {})}) for one in found)
+
+
+def _arguments(text: str, process: Process) -> dict[str, str]:
+    """Return what the arguments in py-spy's stacks say of a rank, as torchrun names it; empty if it is none."""
+    inner, *outer = _STARTED.split(text.partition('"MainThread"\n')[2].partition("\nThread ")[0], maxsplit=1)
+    _, *frames = _FRAME.split(inner) if outer else ("",)
+    spawned = _SPAWNED.match(frames.pop()) if frames and frames[-1].startswith("_wrap (torch/") else None
+    given = dict(_GIVEN.findall(frames[-1])) if frames else {}
+    if not spawned and "rank" not in given:
+        return {}
+    address = process.environment.get("MASTER_ADDR", "")
+    if address and "rank" not in given and not _is_local(process):  # each node counts from 0
+        address += f"_{socket.gethostname()}"
+    rank = given.pop("rank", "") or spawned[1]  # type: ignore[index]  # there is one of the two
+    size = next(iter(given.values()), process.environment.get("WORLD_SIZE", ""))
+    return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address or f"pid{process.parent}"}
+
+
 # --- the environment that a process has now
 #
 # /proc/PID/environ has what a process was started with. Ray's workers get their rank in os.environ, once they run, and
@@ -270,9 +311,9 @@ def py_spy(pid: int = 0) -> str | None:
     return next((path for place in places if place and (path := shutil.which("py-spy", path=place))), None)
 
 
-def dump(program: str, pid: int, until: float = float("inf")) -> tuple[bytes, str]:
+def dump(program: str, pid: int, until: float = float("inf"), *options: str) -> tuple[bytes, str]:
     """Return the stacks of a process, or why there are none. It is not paused: a stopped one would go on after that."""
-    command = [program, "dump", "--pid", str(pid), "--nonblocking"]
+    command = [program, "dump", "--pid", str(pid), "--nonblocking", *options]
     why = ""
     for _ in range(3):  # one that is at work may change what is being read
         left = min(_PY_SPY_S, until - time.monotonic())
@@ -403,92 +444,6 @@ def _stamp(path: str | None) -> tuple[int, int]:
     return 0, 0
 
 
-class _UnixConnection(HTTPConnection):
-    """HTTP over a socket in the file system."""
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.host)
-
-
-def _served(
-    rank: Found, process: Process, children: Collection[int], program: str | None
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the dumps of torch's debug servers: of all ranks where rank 0 has one for all, else of this rank."""
-    own = _listening(rank.pid)
-    for child in children:
-        for inode, port in _listening(child).items() - own.items():
-            is_it = port == _DEBUG_PORT or (program and _DEBUG_SERVER in dump(program, child)[0])
-            for kind in ("fr_trace", "fr_trace_nccl") if inode and is_it else ():
-                page = _answer(HTTPConnection("localhost", int(port), timeout=_SERVER_S), "GET", f"/{kind}_json")
-                for part in page.split(b"<h2>Rank ")[1:]:
-                    of, text = re.match(rb"(\d{1,7}): ", part), part.partition(b"<pre>")[2].rpartition(b"</pre>")[0]
-                    if of and _has_entries(text):
-                        yield f"dumps/{kind}/rank_{int(of[1])}.json", text
-    path = process.environment.get("TORCH_WORKER_SERVER_SOCKET")
-    if path and f" {path}\n".encode() in _sockets(rank.pid):
-        for kind in ("fr_trace_json", "dump_nccl_trace_json"):
-            there = _UnixConnection(_inside(rank.pid, path), timeout=_SERVER_S)
-            text = _answer(there, "POST", f"/handler/{kind}")
-            if _has_entries(text):
-                yield f"dumps/{kind}/rank_{rank.rank}.json", text
-
-
-def _answer(connection: HTTPConnection, verb: str, path: str) -> bytes:
-    try:
-        connection.request(verb, path, headers={"Content-Length": "0"} if verb == "POST" else {})
-        answer = connection.getresponse()
-        return answer.read(LARGEST_DUMP) if answer.status == 200 else b""
-    except (OSError, HTTPException, ValueError):
-        return b""
-    finally:
-        connection.close()
-
-
-def _has_entries(text: bytes) -> bool:
-    """Return whether a dump has some: the recorder of another backend than the job's has none."""
-    with suppress(ValueError, RecursionError):
-        raw = json.loads(text)
-        return isinstance(raw, dict) and bool(raw.get("entries"))
-    return False
-
-
-def _listening(pid: int) -> dict[str, str]:
-    """Return the ports on which a process listens at every address, by their sockets."""
-    found = {}
-    held = _held(pid)
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in _read(f"{_PROC}/{pid}/net/{table}").decode().splitlines()[1:]:
-                fields = line.split()
-                address, _, port = fields[1].partition(":")
-                if fields[3] == "0A" and not address.strip("0") and fields[9] in held:
-                    found[fields[9]] = str(int(port, 16))
-    return found
-
-
-def _sockets(pid: int) -> bytes:
-    """Return the lines of the sockets in the file system that a process has open."""
-    held = _held(pid)
-    with suppress(OSError):
-        lines = _read(f"{_PROC}/{pid}/net/unix").splitlines()[1:]
-        return b"".join(b" %s\n" % line.split()[-1] for line in lines if line.split()[6].decode() in held)
-    return b""
-
-
-def _held(pid: int) -> set[str]:
-    """Return the numbers of the sockets that a process has open."""
-    held = set()
-    with suppress(OSError):
-        for name in os.listdir(f"{_PROC}/{pid}/fd"):
-            with suppress(OSError):
-                link = os.readlink(f"{_PROC}/{pid}/fd/{name}")
-                if link.startswith("socket:["):
-                    held.add(link[8:-1])
-    return held
-
-
 # --- all of it, in order
 
 
@@ -505,31 +460,18 @@ def _send(name: str, data: bytes) -> None:
     sys.stdout.flush()
 
 
-def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[Found]:
-    """Yield the ranks of this node that have no process, where their launcher says how many it has started here.
+def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[int]:
+    """Yield the ranks of one job on this node that have no process, where torchrun says how many it has started here.
 
-    That it numbers those of a node in a row, torchrun's number of the node shows, or that all ranks here fit one row:
-    mpirun may deal ranks out to the nodes in turn, and some set LOCAL_RANK=0 for each rank.
+    It numbers those of a node in a row; mpirun may deal ranks out to the nodes in turn.
     """
-    for world in {one.world for one in found}:
-        here = {one.rank: by_pid[one.pid] for one in found if one.world == world}
-        rows = {rank: _row(rank, process) for rank, process in here.items()}
-        is_one = len(rows) > 1 and len({*rows.values()}) == 1
-        there = {
-            one
-            for rank, row in rows.items()
-            for one in row
-            if is_one or number(here[rank], "GROUP_RANK") * len(row) == row.start
-        }
-        yield from (Found(rank, 0, world) for rank in sorted(there - here.keys()))
-
-
-def _row(rank: int, process: Process) -> range:
-    """Return the ranks of a node if they are in a row, as one of them says; none where that cannot be."""
-    local, size = number(process, "LOCAL_RANK"), number(process, "LOCAL_WORLD_SIZE")
-    of = number(process, _RANKS[_rank(process)[0]])
-    row = range(rank - local, rank - local + size)
-    return row if 0 <= local < size < 1024 and row.start >= 0 and (of < 0 or row.stop <= of) else range(0)
+    here: set[int] = set()
+    for one in found:
+        node, size = (number(by_pid[one.pid], name) for name in ("GROUP_RANK", "LOCAL_WORLD_SIZE"))
+        of = number(by_pid[one.pid], "WORLD_SIZE")
+        if 0 < size <= _WIDEST and one.rank // size == node and (node + 1) * size <= of:
+            here.update(range(node * size, (node + 1) * size))
+    yield from sorted(here - {one.rank for one in found})
 
 
 def census(
@@ -546,7 +488,7 @@ def census(
     rows: list[dict[str, object]] = [
         {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
     ]
-    rows += [{"rank": one.rank, "state": "gone"} for one in _gone(here, by_pid)]
+    rows += [{"rank": rank, "state": "gone"} for rank in _gone(here, by_pid)]
     size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
     table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
     return json.dumps(table).encode()
@@ -555,9 +497,9 @@ def census(
 def main(apart: float, job: str = "", slurm: str = "") -> None:
     """Take what the ranks of this node are at, and send it; of a job and of a Slurm job, if they are named."""
     began = time.monotonic()
-    _end_in(apart + _LONGEST_S)
-    everything = tuple(processes())
-    of_job = tuple(one for one in everything if not slurm or one.environment.get("SLURM_JOB_ID") == slurm)
+    signal.alarm(int(apart + _LONGEST_S))  # it ends this process then, whatever hangs in it
+    of_job = tuple(one for one in processes() if not slurm or one.environment.get("SLURM_JOB_ID") == slurm)
+    of_job = told_by_arguments(of_job)
     by_pid = {process.pid: process for process in of_job}
     everyone = ranks(of_job)
     found = tuple(one for one in everyone if job in ("", one.world))
@@ -592,14 +534,8 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
 
     if found:
         take("first")
-    try:
-        signal.signal(signal.SIGALRM, _late)
-        signal.alarm(_DUMPS_S)
-        _dumps(found, by_pid, everything, program)
-    except _LateError:
-        sys.stdout.write("\n")
-        notes.append(f"not all dumps arrived within {_DUMPS_S} s")
-    _end_in(began + apart + _LONGEST_S - time.monotonic())
+    if not _dumps(found, by_pid):
+        notes.append(f"not all dumps were sent within {_DUMPS_S} s")
     while found and (left := began + apart - time.monotonic()) > 0:
         _say("step", f"taking the stacks again in {left:.0f} s")
         sys.stdout.flush()
@@ -620,24 +556,9 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
     _say("done")
 
 
-class _LateError(Exception):
-    """The dumps take too long: a rank or its server answers slowly, or never."""
-
-
-def _late(*_: object) -> None:
-    raise _LateError
-
-
-def _end_in(seconds: float) -> None:
-    """End this process then, whatever hangs in it."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(max(int(seconds), 1))
-
-
-def _dumps(
-    found: Collection[Found], by_pid: Mapping[int, Process], everything: Collection[Process], program: str | None
-) -> None:
-    """Ask the ranks for their dumps, and send what there is."""
+def _dumps(found: Collection[Found], by_pid: Mapping[int, Process]) -> bool:
+    """Ask the ranks for their dumps, and send what there is; return whether there was time for all."""
+    until = time.monotonic() + _DUMPS_S
     before = {one: _stamp(_written(one, by_pid[one.pid]))[0] for one in found}
     running = [one for one in found if state_of(one.pid) == "running"]
     asked = {one: by_pid[one.pid] for one in running if _pipe(one, by_pid[one.pid])}
@@ -645,15 +566,65 @@ def _dumps(
         _say("step", f"waiting for the dumps of {len(asked)} ranks")
         sys.stdout.flush()
         _awaited(asked, before)
-    parents = {process.pid: process.parent for process in everything}
     for one in found:
+        if time.monotonic() > until:
+            return False
         path = _written(one, by_pid[one.pid])
         if data := _dump_file(path) if path else b"":
             _send(f"{one.world}/dumps/rank_{one.rank}", data)
-        children = [pid for pid in parents if one.pid in _above(pid, parents)] if one.rank == 0 else []
-        for name, text in _served(one, by_pid[one.pid], children, program) if one in running else ():
-            _send(f"{one.world}/{name}", text)
+    return True
+
+
+# --- on the nodes of a Ray cluster: the job's own Python, which has Ray, runs this
+
+
+def on_ray(address: str, limit: float, command: Sequence[str]) -> None:
+    """Print what a command prints on each node of a Ray cluster, with a label before each line, once it has ended."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def take(words: Sequence[str], seconds: float) -> bytes:
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        ended = subprocess.run(
+            words, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds,
+            env={**os.environ, "PATH": path},
+        )  # fmt: skip
+        return ended.stdout + ended.stderr[-2_000:]
+
+    try:
+        ray.init(address, log_to_driver=False, logging_level=40)
+    except Exception as error:
+        why = error.__cause__ or error  # such as a token that is missing
+        sys.exit(" ".join(f"{type(why).__name__}: {why}".split())[:400])
+    remote = ray.remote(num_cpus=0, max_retries=0)(take)
+    waiting: dict[Any, str] = {}
+    nodes = 0
+    for node in ray.nodes():  # type: ignore[no-untyped-call,unused-ignore]
+        name = f"{node['NodeManagerAddress']}-{node['NodeID'][:8]}"
+        if node["Alive"]:
+            nodes += 1
+            where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            waiting[remote.options(scheduling_strategy=where).remote(command, limit)] = name
+        else:
+            _labelled(name, b"@unhang note Ray says that this node is gone")
+    print(f"@unhang nodes {nodes}", flush=True)
+    while waiting:
+        for done in ray.wait(list(waiting))[0]:
+            name = waiting.pop(done)
+            try:
+                _labelled(name, ray.get(done))
+            except Exception as error:
+                _labelled(name, f"@unhang note {type(error).__name__}: {error}".partition("\n")[0].encode())
+
+
+def _labelled(name: str, text: bytes) -> None:
+    for line in text.splitlines():
+        sys.stdout.buffer.write(f"{name}: ".encode() + line + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1] == "ray":
+        on_ray(sys.argv[2], float(sys.argv[3]), sys.argv[4:])
+    else:
+        main(float(sys.argv[1]), *sys.argv[2:])

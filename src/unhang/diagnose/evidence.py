@@ -13,6 +13,10 @@ RUNNING, GONE = "running", "gone"
 """States of a process."""
 SPEAKER = -1
 """A rank of a statement: whoever says it, while nobody knows that rank."""
+_KINDS = (
+    "all_reduce", "all_gather", "all_to_all", "reduce_scatter", "reduce", "broadcast", "gather", "scatter", "send",
+    "recv", "coalesced",
+)  # fmt: skip
 _MOST = 8
 """So many runs of ranks, or processes, are named: a large job would fill the screen."""
 
@@ -34,6 +38,16 @@ def span(ranks: Collection[int]) -> str:
 def spoken(ranks: Collection[int]) -> str:
     """Return ranks as a sentence has them: ``ranks 4-7``."""
     return f"rank{'' if len({*ranks}) == 1 else 's'} {span(ranks)}"
+
+
+def kind_of(operation: str) -> str:
+    """Return what we call an operation, given torch's name of it in a record or a log: ``_ALLGATHER_BASE``."""
+    letters = operation.lower().replace("_", "")
+    if "barrier" in letters:
+        return "barrier"
+    if operation not in (operation.lower(), operation.upper()):  # `ALLGATHER_coalesced`, as the recorder ends a batch
+        letters = letters[-len("coalesced") :]
+    return next((kind for kind in _KINDS if letters.startswith(kind.replace("_", ""))), operation.lower())
 
 
 class Frame(NamedTuple):

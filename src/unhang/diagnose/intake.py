@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
 import os
 import re
 import stat
@@ -13,24 +14,18 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
-from typing import TypeAlias
+from io import BufferedReader, BytesIO, FileIO
+from typing import Any, TypeAlias
 
-from unhang.diagnose import job, log_prefixes, logs, one_job, readers, recorder, snapshots, stacks
-from unhang.diagnose.evidence import Job, Rank
+from unhang import gate
+from unhang.diagnose import job, logs, one_job, readers, recorder, stacks
+from unhang.diagnose.evidence import GONE, RUNNING, Job, Rank
 from unhang.tell.progress import Step
 
 _Stream: TypeAlias = "BufferedReader[FileIO] | BufferedReader[BytesIO] | gzip.GzipFile"
 _HEAD = 1 << 16
-_PACKED = {
-    "tar": re.compile(rb"(?s).{257}ustar"),
-    "zip": re.compile(rb"PK\x03\x04"),
-    "xz": re.compile(rb"\xfd7zXZ\0"),
-    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
-    "bzip2": re.compile(rb"BZh\d1AY&SY"),
-    "7z": re.compile(rb"7z\xbc\xaf\x27\x1c"),
-}
-"""How archives begin, by what they are called."""
+_ARCHIVE = re.compile(rb"(?s).{257}ustar|PK\x03\x04|\xfd7zXZ\0|\x28\xb5\x2f\xfd|BZh\d1AY&SY|7z\xbc\xaf\x27\x1c")
+"""How tar, zip, xz, zstd, bzip2 and 7z begin."""
 _RANK = re.compile(
     r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
 )
@@ -53,6 +48,8 @@ _WORLD = re.compile(
     rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
 )
 """Where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins."""
+_STATES = (RUNNING, "stopped", GONE)
+_MOST, _NOTES = 1 << 20, 5
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
 
 
@@ -125,27 +122,21 @@ def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
     parts: list[Rank] = []
-    named, name, size, why = rank_in(file), file, None, ""
+    named, size, why = rank_in(file), None, ""
     try:
         with opened(file) as stream:
             head = stream.peek(_HEAD)[:_HEAD]
-            if packed := next((name for name, begins in _PACKED.items() if begins.match(head)), None):
-                raise ValueError(f"it is an archive ({packed}): unpack it first")
-            if snapshots.is_state(head):
-                return snapshots.states(stacks.whole(stream)[0], file, named)
-            if snapshots.is_page(head):
-                page = snapshots.page(stacks.whole(stream)[0], file)
-                return page._replace(taken=_taken(file, None)) if page.parts else page
+            if _ARCHIVE.match(head):
+                raise ValueError("it is an archive: unpack it first")
+            if head.startswith(b'{"unhang-live"'):
+                return states(stacks.whole(stream)[0], file)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
                 dump = recorder.read(data, file, named)
                 return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
             named = None if _is_of_process(file, named, head) else named
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
-            text: BufferedIOBase = stream
-            if in_order := log_prefixes.recognizes(head):  # the numbers of its lines are others then
-                text, name = BytesIO(in_order(stacks.whole(stream)[0])), f"{file}, the oldest line first"
-            parts.extend((stacks if stacks.recognizes(head) else logs).read(text, name))
+            parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     named = _unless_shared(file, named, parts)
@@ -232,3 +223,29 @@ def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
         one._replace(named=None) if is_bare and (one.named in pids or seen[name, one.named] > 1) else one
         for name, one, is_bare in zip(names, told, bare)
     ]
+
+
+# --- the notes of a node
+
+
+def states(data: bytes, file: str) -> job.Told:
+    """Return what the notes say that `--live` has written of a node. Raises ValueError if they are none."""
+    raw = json.loads(data)
+    ranks, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
+    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
+    more = [f"and {len(notes) - _NOTES} more"] if len(notes) > _NOTES else []
+    why = "; ".join([*notes[:_NOTES], *more])
+    node = gate.line(str(raw.get("node") or ""))
+    size = size if isinstance(size, int) and 0 < size <= _MOST else None
+    parts = (_state(row, size or _MOST) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
+    name = f"{file} ({node})" if node else file
+    return job.Told(name, parts=tuple(part for part in parts if part), why=why, size=size)
+
+
+def _state(row: Any, size: int) -> Rank | None:
+    """Return what a row says of a rank. One without a process was reckoned, and is none beyond the size of the job."""
+    number, state = (row.get("rank"), row.get("state")) if isinstance(row, dict) else (None, None)
+    if not isinstance(number, int) or not 0 <= number < (_MOST if "pid" in row else size) or state not in _STATES:
+        return None
+    cpu = row.get("cpu")
+    return Rank(number, process=state, cpu=cpu if isinstance(cpu, float) and cpu >= 0 else None)

@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Timer
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from unhang import gate
-from unhang.diagnose import collector, on_ray, snapshots
+from unhang.diagnose import collector, intake
 from unhang.errors import UnhangError
 from unhang.tell.console import count
 from unhang.tell.progress import Step
@@ -39,6 +39,8 @@ _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
 _NODES = 16_384
 _SHOWN = 3
+_EVERY, _CONTAINER = re.compile(r" (?:-A|--all-namespaces)\b"), re.compile(r" (?:-c[= ]?|--container[= ])(\S+)")
+"""Options of kubectl's that `get` alone takes, or `exec` alone."""
 _KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
@@ -107,13 +109,14 @@ def kubectl(selector: str, named: str = "") -> list[Place]:
 
     Raises UnhangError ``no-nodes``.
     """
+    every = ["-A"] if _EVERY.search(selector) else []
+    container = ["-c", found[1]] if (found := _CONTAINER.search(selector)) else []
     try:
-        label, *options = shlex.split(selector)
+        label, *options = shlex.split(_EVERY.sub("", _CONTAINER.sub("", selector)))
     except ValueError:
         label, options = "", []
     if not label or label.startswith("-"):
         raise UnhangError("no-nodes", f"not a selector of pods: {selector}")
-    options, every, container = _options(options)
     said = _said(["kubectl", *options, *every, "get", "pods", "--selector", label, "--output", "json"])
     try:
         pods = [_pod(item) for item in json.loads(said)["items"]]
@@ -127,22 +130,6 @@ def kubectl(selector: str, named: str = "") -> list[Place]:
         name = f"pod {namespace}/{pod}" if every else f"pod {pod}"
         places.append(Place(name, ("echo", f"{collector.MARK} note {why}") if why else command))
     return places
-
-
-def _options(words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return those of kubectl's options that both its commands take, that only `get` takes, and that only `exec`."""
-    both: list[str] = []
-    of_get: list[str] = []
-    of_exec: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word in {"-A", "--all-namespaces"}:
-            of_get.append(word)
-        elif word in {"-c", "--container"}:
-            of_exec += [word, next(left, "")]
-        else:
-            (of_exec if word.startswith("--container=") else both).append(word)
-    return both, of_get, of_exec
 
 
 def _pod(item: Mapping[str, Mapping[str, object]]) -> tuple[str, str, str]:
@@ -161,9 +148,8 @@ def ray(address: str, python: str | None, named: str = "") -> list[Place]:
     if os.path.basename(asks) != asks:  # else a command on PATH
         asks = os.path.abspath(asks)
     limit = str(APART_S + _LIMIT_S - 30)
-    source = Path(on_ray.__file__).read_text(encoding="utf-8")
     # Ray puts the working directory on the path of its workers.
-    return [Place("Ray", (asks, "-I", "-c", source, address, limit, *_remote(named)), 0, cwd=_ROOT)]
+    return [Place("Ray", (asks, "-I", "-c", _boot(), "ray", address, limit, *_remote(named)), 0, cwd=_ROOT)]
 
 
 def _said(command: Sequence[str]) -> str:
@@ -263,7 +249,7 @@ class _Inbox:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self._folder, self._nodes = folder, nodes
-        self._lock = Lock()
+        self._lock, self.unpacking = Lock(), Lock()
         self._left = _LARGEST
         self._done: set[str] = set()
         self._step = "asking"
@@ -361,15 +347,20 @@ class _Inbox:
             self._left -= size
             return True
 
-    def path(self, label: str, world: str, rest: str) -> Path:
-        return self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
+    def keep(self, label: str, name: re.Match[str], data: bytes) -> None:
+        """Write a file of a node; of its notes, see who is there."""
+        world, rest = name.groups()
+        path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if rest == "ranks.json":
+            self._read(world, data, label)
 
-    def read(self, world: str, data: bytes, label: str) -> None:
-        """Take the notes of a node: who is there, and what went wrong."""
+    def _read(self, world: str, data: bytes, label: str) -> None:
         with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
             raw = json.loads(data)
             rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
-            told = snapshots.states(data, label)
+            told = intake.states(data, label)
             with self._lock:
                 self.sizes[world].append(told.size or 0)
                 self.ranks[world].update(row["rank"] for row in rows)
@@ -377,73 +368,79 @@ class _Inbox:
 
 
 class _Node:
-    """One node's files, of which one is open at a time."""
+    """One node's files, of which one comes after the other."""
 
     def __init__(self, inbox: _Inbox, label: str) -> None:
         self._inbox, self._label = inbox, label
-        self._file: BinaryIO | None = None
-        self._path = Path()
-        self._world = ""
-        self._unpacked = zlib.decompressobj()
-        self._sum = self._size = self._files = 0
+        self._name: re.Match[str] | None = None
+        self._lines: list[bytes] = []
+        self._files = 0
 
     def take(self, kind: str, text: bytes) -> None:
         if kind == "begin":
             self.close()
-            self._begin(text.decode(errors="replace"))
-        elif self._file is not None and kind == "data":
-            try:
-                self._write(self._unpacked.decompress(base64.b64decode(text, validate=True), 1 << 20))
-                while self._file is not None and self._unpacked.unconsumed_tail:
-                    self._write(self._unpacked.decompress(self._unpacked.unconsumed_tail, 1 << 20))
-            except (binascii.Error, zlib.error, ValueError):
-                self._refuse("a file came damaged")
-        elif self._file is not None and kind == "end":
-            if f"{self._sum:08x}".encode() != text.strip() or not self._unpacked.eof:
-                self._refuse("a file came damaged")
-            else:
-                self._end()
+            self._files += 1
+            name = text.decode(errors="replace")
+            self._name, self._lines = _NAME.fullmatch(name), []
+            if self._name is None or self._files > _FILES or not self._inbox.has_room(_FILE):
+                self._name = None
+                self._inbox.note(self._label, f"a file was refused: {name[:100]}")
+        elif self._name and kind == "data":
+            self._lines.append(text)
+            if not self._inbox.has_room(len(text)):
+                self._refuse("a file is too large")
+        elif self._name and kind == "end":
+            self._end(self._name, text.strip())
 
     def close(self) -> None:
         """Forget a file that has not come whole."""
-        if self._file is not None:
+        if self._name:
             self._refuse("a file arrived incomplete")
 
-    def _begin(self, name: str) -> None:
-        found = _NAME.fullmatch(name)
-        self._files += 1
-        if found is None or self._files > _FILES or not self._inbox.has_room(_FILE):
-            self._inbox.note(self._label, f"a file was refused: {name[:100]}")
-            return
-        self._world = found[1]
-        self._path = self._inbox.path(self._label, self._world, found[2])
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.with_name(f"{self._path.name}.part").open("wb")
-        self._unpacked, self._sum, self._size = zlib.decompressobj(), 0, 0
-
-    def _write(self, data: bytes) -> None:
-        largest = _NOTES if self._path.name == "ranks.json" else collector.LARGEST_DUMP + 1
-        if self._size + len(data) > largest or not self._inbox.has_room(len(data)):
-            self._refuse("a file is too large")
-        elif self._file is not None:
-            self._size += len(data)
-            self._sum = zlib.crc32(data, self._sum)
-            self._file.write(data)
-
-    def _end(self) -> None:
-        part = self._closed()
-        if self._path.name == "ranks.json":
-            self._inbox.read(self._world, part.read_bytes(), self._label)
-        part.replace(self._path)
+    def _end(self, name: re.Match[str], checksum: bytes) -> None:
+        largest = _NOTES if name[2] == "ranks.json" else collector.LARGEST_DUMP + 1
+        unpacked = zlib.decompressobj()
+        with self._inbox.unpacking:
+            try:
+                packed = b"".join(base64.b64decode(line, validate=True) for line in self._lines)
+                data = unpacked.decompress(packed, largest + 1)
+            except (binascii.Error, zlib.error, ValueError):
+                data, checksum = b"", b"none"
+            if len(data) > largest or not self._inbox.has_room(len(data)):
+                self._refuse("a file is too large")
+            elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
+                self._refuse("a file came damaged")
+            else:
+                self._inbox.keep(self._label, name, data)
+                self._name = None
 
     def _refuse(self, why: str) -> None:
-        self._closed().unlink()
-        self._inbox.has_room(-self._size)
-        self._inbox.note(self._label, f"{why}: {self._path.name}")
+        assert self._name
+        self._inbox.note(self._label, f"{why}: {self._name[2].rpartition('/')[2]}")
+        self._name = None
 
-    def _closed(self) -> Path:
-        assert self._file is not None
-        self._file.close()
-        part = Path(self._file.name)
-        self._file = None
-        return part
+
+# --- where it is too late for that
+
+_NEXT_RUN = """\
+if the job still runs, before you end it:
+  unhang diagnose --live
+if it is gone, what it has left is here. For the next run (DIR is on a disk that all nodes share)
+with torchrun:
+  {words} torchrun --log-dir DIR/logs --redirects 3 ...
+with Slurm:
+  srun --label --export=ALL,{commas} ...
+with Ray, on each node:
+  RAY_DEDUP_LOGS=0 {words} ray start ...
+with kubectl, or the same in `env` of the pods' template:
+  kubectl set env statefulset/JOB {words}"""
+_RECORD = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_INCLUDE_STACK_TRACE": "1",
+    "TORCH_INCLUDE_ONLY_ACTIVE": "0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "DIR/rank_",
+}  # fmt: skip
+
+
+def before_the_next_run() -> tuple[str, ...]:
+    """Return what to do about a job that has ended or soon will, each command as an indented line of its own."""
+    pairs = [f"{name}={value}" for name, value in _RECORD.items()]
+    return tuple(_NEXT_RUN.format(words=" ".join(pairs), commas=",".join(pairs)).splitlines())

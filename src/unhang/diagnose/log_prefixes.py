@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (
@@ -30,7 +29,6 @@ _PREFIX = re.compile(
     | (?:[a-z0-9][a-z0-9-]{0,62}[ ])?                                   # stern -A: namespace
         [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
         (?=LINE)
-    | (?P<trimmed>\{\w+="[^{}]{0,2000}\})[ ]+                            # Loki's logcli
     | [\w.-]{1,80}[ ]{1,40}\|[ ]                                        # docker compose
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | [a-z][a-z0-9.-]{0,80}\d:[ ](?=LINE)                              # pdsh, as DeepSpeed calls it
@@ -49,23 +47,9 @@ _RANK = re.compile(r"\[rank(\d{1,7})\]:[ ]?")
 # torch up to 2.2 says the rank in the group instead: in the default group it is the same.
 _OLD_RANK = re.compile(r"\[Rank (\d{1,7})\] (?:Watchdog caught|NCCL watchdog|Timeout at NCCL)")
 _PREFIXES = 200  # columns
-# logcli takes the spaces off a line. These lines have none; what is left is within a stack.
-_OUTERMOST = re.compile(
-    r"\[|#\d|===|(?:Traceback|Process|Thread|Current thread|Stack|Fatal|terminate) "
-    r"|[\w.]+(?:Error|Exception|Interrupt)\b"
-)
 _TIME = re.compile(
     r"(?:\d{4}-(\d\d)-(\d\d)[T ]|[EWIF](\d\d?)(\d\d) )(\d\d):(\d\d):(\d\d(?:[.,]\d{1,9})?)"  # ISO, glog's, torch's
 )
-
-
-# A line of logcli, as text and as JSON.
-_LOGCLI = re.compile(
-    rb'^(?:(\d{4}-\d\d-\d\dT[\d:.]{8,30}\S{1,6})[ ]+\{\w+="'
-    rb'|\{"labels":.{0,4000}"timestamp":[ ]?"([\dT:.-]{19,30}))',
-    re.MULTILINE,
-)
-_SECONDS = len("2026-01-02T03:04:05")
 
 
 class Speaker(NamedTuple):
@@ -88,46 +72,8 @@ def time_in(line: str) -> float | None:
     return ((month * 31 + day) * 24 + int(found[5])) * 3600 + int(found[6]) * 60 + float(found[7].replace(",", "."))
 
 
-def recognizes(head: bytes) -> Callable[[bytes], bytes] | None:
-    """Return what brings the lines of a file that begins so into the order of time, if it is of Loki's and needs that:
-    an answer of its server, or what logcli writes, the newest line first. None for other files.
-    """
-    if head.lstrip()[:1] == b"{" and b'"resultType"' in head and b'"streams"' in head:
-        return of_loki
-    times = [(found[1] or found[2])[:_SECONDS] for found in _LOGCLI.finditer(head)]
-    return newest_last if times and times[0] > times[-1] and times == sorted(times, reverse=True) else None
-
-
-def newest_last(data: bytes) -> bytes:
-    """Return the entries of logcli in the opposite order, each with all its lines."""
-    places = [found.start() for found in _LOGCLI.finditer(data)]
-    entries = [data[begin:end].rstrip(b"\n") for begin, end in zip([0, *places], [*places, len(data)])]
-    return b"\n".join(entry for entry in reversed(entries) if entry)
-
-
-def of_loki(data: bytes) -> bytes:
-    """Return the lines of such an answer, each within JSON as logcli writes it, in the order of time.
-
-    Raises ValueError if it is none.
-    """
-    try:
-        streams = json.loads(data)["data"]["result"]
-        lines = sorted((int(at), json.dumps(one["stream"]), text) for one in streams for at, text, *_ in one["values"])
-        wrapped = (
-            f'{{"timestamp": "{_iso(at)}", "labels": {of}, "line": {json.dumps(text)}}}' for at, of, text in lines
-        )
-        return "\n".join(wrapped).encode()
-    except (LookupError, TypeError, RecursionError, OverflowError, OSError):
-        raise ValueError("it is not an answer of Loki's") from None
-
-
-def _iso(at: int) -> str:
-    seconds, rest = divmod(at, 10**9)
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
-
-
 def _unwrapped(line: str) -> tuple[str, str]:
-    """Return the labels and the line within JSON, as Loki, stern and runtimes write it; else the line alone."""
+    """Return the labels and the line within JSON, as stern, logcli and runtimes write it; else the line alone."""
     try:
         wrapped = json.loads(line)
     except (ValueError, RecursionError):
@@ -151,14 +97,12 @@ def each(line: str) -> Iterator[tuple[Speaker, str]]:
 
 
 def _of(launcher: str, line: str) -> tuple[Speaker, str]:
-    task, at, last = None, 0, None
+    task, at = None, 0
     while (found := _PREFIX.match(line, at)) and at < _PREFIXES:
         if (last := found.lastgroup) != "time":
             launcher += found[0].strip()
-            task = int(found[last]) if last and last != "trimmed" else task
+            task = int(found[last]) if last else task
         at = found.end()
-    if last == "trimmed" and not _OUTERMOST.match(line, at):
-        line, at = ("  " if line.startswith('File "', at) else "    ") + line[at:], 0
     if found := _RANK.search(line, at):
         return Speaker(launcher, task, int(found[1])), line[found.end() :]
     text = line[at:]

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import log_prefixes, phrases, stacks, statements
-from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
 
@@ -44,10 +44,6 @@ _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (\d{1,18})\b")
 _COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
-_FINGERPRINT = re.compile(
-    r"running collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,18})(?:, )?OpType=(\w+)"
-    r"(?:, TensorShape=\[([\d, ]{0,100})\], TensorDtypes=([\w ]{1,40}), TensorDeviceTypes=)?"  # of one tensor
-)
 _ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
 
 _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
@@ -291,13 +287,10 @@ class _Log:
         self.open.discard(speaker)
         if found := _WORK.search(text):
             elements = int(found[3]) if found[3] else None
-            kind = statements.kind(found[2])
+            kind = kind_of(found[2])
             number = int(found[1]) if found[1] else None  # torch before 2.0 says none
             said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
-        elif found := _FINGERPRINT.search(text):
-            said.wait(_of_fingerprint(found, source))
-            said.error(text, source, at)
         elif "ast enqueued" in text:
             said.status(text, source)
             if "dump signal" in text:  # of a rank that did not time out itself
@@ -434,17 +427,3 @@ def _rank(rank: int, spoken: list[_Said], spied: list[Stack], exits: tuple[Messa
 def _group(text: str) -> Group:
     found = _GROUP.search(text)
     return Group(found[1], found[2] or "") if found else _NO_GROUP
-
-
-def _of_fingerprint(found: re.Match[str], source: str) -> Operation:
-    """Return the operation that TORCH_DISTRIBUTED_DEBUG=DETAIL says: the first rank in the line is who says it."""
-    sizes = tuple(int(size) for size in (found[3] or "").split(",") if size.strip())
-    return Operation(
-        stacks.NOBODY,
-        _NO_GROUP,
-        int(found[1]) + 1,  # it begins with 0
-        statements.kind(found[2]),
-        inputs=(sizes,) if found[4] else None,
-        dtypes=(found[4],) if found[4] else None,
-        source=source,
-    )

@@ -14,12 +14,13 @@ from array import array
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
+from io import BufferedReader, BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from zlib import crc32
 
 from unhang import gate
-from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -30,27 +31,14 @@ KEPT = 16
 _WIDEST_BATCH, _MOVES = 1 << 10, 1 << 8
 RECENT, _WORD = 24, 100
 """So many of the newest entries are kept for a picture."""
+_AHEAD = 1 << 17
+"""So many bytes an unpickler looks ahead at: else it asks for each small part."""
 _COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
 _MARKED = 64
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
-_KINDS = {
-    "all_reduce": "all_reduce", "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce",
-    "all_reduce_barrier": "barrier", "barrier": "barrier",
-    "broadcast": "broadcast", "_broadcast_oop": "broadcast",
-    "reduce": "reduce", "_reduce_oop": "reduce",
-    "all_gather": "all_gather", "_all_gather_base": "all_gather", "all_gather_single": "all_gather",
-    "all_gather_v": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_v": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "gather": "gather", "scatter": "scatter",
-    "all_to_all": "all_to_all", "all_to_all_single": "all_to_all", "all_to_all_v_single": "all_to_all",
-    "send": "send", "recv": "recv",
-    "coalesced": "coalesced", "ALLGATHER_coalesced": "coalesced", "REDUCE_SCATTER_coalesced": "coalesced",
-}  # fmt: skip
 _EQUAL_SIDE = {
     "all_reduce": "input", "reduce": "input", "gather": "input", "reduce_scatter": "input",
     "all_gather": "output", "broadcast": "output", "scatter": "output",
@@ -378,7 +366,7 @@ def _titled(title: str) -> tuple[bool, str, str, str]:
     match = _TITLE.match(title)
     if match is None:
         return False, _text(title), "", ""
-    kind = _KINDS.get(match[2], match[2][:_LONGEST_TEXT])
+    kind = kind_of(match[2][:_LONGEST_TEXT])
     side = _EQUAL_SIDE.get(kind)
     return match[1] == "gloo", kind, *((f"{side}_sizes", f"{side}_dtypes") if side else ("", ""))
 
@@ -551,11 +539,10 @@ def _end(group: Group | None, title: str, end: int) -> int | None:
 
 
 class _Records:
-    """Makes records of entries; equal groups and frames are one object."""
+    """Makes records of entries; equal groups are one object."""
 
     def __init__(self, entries: list[Any], groups: dict[str, Group], rank: int, name: str) -> None:
         self._entries, self._groups, self._rank, self._name = entries, dict(groups), rank, name
-        self._frames: dict[int, Frame] = {}
 
     def made(self, rows: list[_Row], *, done: bool) -> tuple[Operation, ...]:
         return tuple(self._operation(row, self._entries[row.at], done) for row in rows)
@@ -576,21 +563,11 @@ class _Records:
             _types(entry.get("input_dtypes")),
             None if inputs is None else min(sum(map(prod, inputs)), _LARGEST),
             done,
-            tuple(map(self._frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
+            tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
             f"{self._name}: entry {_text(entry.get('record_id', row.at))}",
             _end(group, entry["profiling_name"], 4),
             row.begun,
         )
-
-    def _frame(self, value: object) -> Frame:
-        known = self._frames.get(id(value))  # a pickle has one object for all equal frames
-        if known is None:
-            raw = value if isinstance(value, dict) else {}
-            name, file, line = raw.get("name"), raw.get("filename"), raw.get("line")
-            is_short = name.__class__ is file.__class__ is str and len(name) + len(file) < _LONGEST_TEXT
-            made = _frame_of if is_short and line.__class__ is int else _frame_of.__wrapped__
-            known = self._frames[id(value)] = made(name, file, line)
-        return known
 
 
 _line = lru_cache(1 << 12)(gate.line)  # the frames of a job's dumps are mostly the same
@@ -601,8 +578,9 @@ def _text(value: object) -> str:
     return _line(str(value)[:_LONGEST_TEXT]) if isinstance(value, str) or _is_number(value) else ""
 
 
-@lru_cache(1 << 12)
-def _frame_of(name: object, file: object, line: object) -> Frame:
+def _frame(value: object) -> Frame:
+    raw = value if isinstance(value, dict) else {}
+    name, file, line = raw.get("name"), raw.get("filename"), raw.get("line")
     return Frame(_text(name), _text(file), line if _is_number(line) else 0)
 
 
@@ -614,23 +592,6 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
 
 def _types(value: object) -> tuple[str, ...] | None:
     return tuple(map(_text, value)) if isinstance(value, list) else None
-
-
-class _InMemory:
-    """A file in memory, all of which an unpickler can look ahead at: else it asks for small parts."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def peek(self, _: int) -> memoryview | bytes:
-        return memoryview(self._data)[self._at :] if self._at else self._data
-
-    def read(self, size: int) -> bytes:
-        begin, self._at = self._at, min(self._at + size, len(self._data))
-        return self._data[begin : self._at]
-
-    def readline(self) -> bytes:
-        return self.read((self._data.find(b"\n", self._at) + 1 or len(self._data)) - self._at)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -645,7 +606,7 @@ def unpickled(data: bytes) -> object:
     one can still ask for memory or time without end: call this in a process that has limits.
     """
     try:
-        return _Unpickler(_InMemory(data)).load()
+        return _Unpickler(BufferedReader(BytesIO(data), _AHEAD)).load()
     except MemoryError:
         raise
     except Exception as error:  # on broken data it raises nearly anything

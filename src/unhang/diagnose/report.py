@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import capture, fixes, statements, where
+from unhang.diagnose import fixes, live, statements, where
 from unhang.diagnose.evidence import Count, span
 from unhang.diagnose.who import traceback
 from unhang.records import Request
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unhang.records import Environment
 
 MORE = (
-    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang diagnose --capture` says what to "
+    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang explain never-arrived` says what to "
     "set before the next job"
 )
 TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
@@ -328,7 +328,7 @@ def _next(found: Diagnosis) -> Iterable[str]:
     if facts.has_ended:
         yield "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
     elif facts.is_over:
-        yield from capture.before_the_next_run()
+        yield from live.before_the_next_run()
     elif facts.goes_on:
         yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
     elif facts.unseen:

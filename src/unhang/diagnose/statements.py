@@ -7,7 +7,7 @@ from collections import Counter
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from unhang.diagnose.evidence import SPEAKER, Statement, spoken
+from unhang.diagnose.evidence import SPEAKER, Statement, kind_of, spoken
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 
@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 
     from unhang.diagnose.evidence import Message
 
-# torch's names of operations, in c10d's opTypeToString.
-_KINDS = {
-    "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "_ALLREDUCE_SPARSE": "all_reduce",
-    "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce",
-    "GATHER": "gather", "SCATTER": "scatter", "BARRIER": "barrier", "SEND": "send", "RECV": "recv",
-    "RECVANYSOURCE": "recv", "COALESCED": "coalesced",
-}  # fmt: skip
 NOBODY = "a process"
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
@@ -196,11 +187,6 @@ def _set_up(said: Iterable[Statement]) -> Iterator[Statement]:
         yield told[-1]._replace(words=words, do=_TASKS, key="few")
 
 
-def kind(operation: str) -> str:
-    """Return what we call an operation, given torch's name of it in logs."""
-    return _KINDS.get(operation, operation.lower())
-
-
 def is_known(text: str) -> bool:
     """Return whether a line says something of which it is known what it means."""
     return any(one.word in text and one.pattern.search(text) for one in PHRASES)
@@ -208,7 +194,7 @@ def is_known(text: str) -> bool:
 
 def _call(one: Statement) -> str:
     values = dict(one.values)
-    what = f"{kind(values['op'])} {values.get('number', '')}".strip()
+    what = f"{kind_of(values['op'])} {values.get('number', '')}".strip()
     return f"{what} of {values['dtype']} [{values.get('shape', '')}]" if "dtype" in values else what
 
 
@@ -235,7 +221,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         ranks["culprits"] = _ranks(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
-    told |= {name: kind(values[name]) for name in ("op", "op2") if name in values}
+    told |= {name: kind_of(values[name]) for name in ("op", "op2") if name in values}
     code, number = told["code"], told["code"].removeprefix("-")
     signal = _signal(told["signal"] if code == number else number)  # that of a signal is below zero
     told["exit"] = f"signal {number} ({signal})" if code != number else f"code {code}"
