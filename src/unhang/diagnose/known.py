@@ -231,7 +231,8 @@ def _is_refuted(
     absent = [number for one in meetings for number in one.absent]
     if hang.types:
         types = {it for one in meetings for op in one.operations.values() for it in op.dtypes or ()}
-        return bool(types - {*hang.types}) or _agrees(meetings, differ, {"dtype"}, absent)
+        is_other = bool(types - {*hang.types}) or any(_is_turned(one, hang.types) for one in meetings)
+        return is_other or _agrees(meetings, differ, {"dtype"}, absent)
     if hang.differ in ("size", "order"):
         if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
             return True
@@ -248,6 +249,12 @@ def _is_refuted(
     return hang.peers is not None and any(
         not any(paths.has(it, hang.peers) for it in _shown(ranks[number])) for number in waiting
     )
+
+
+def _is_turned(meeting: Meeting, types: Sequence[str]) -> bool:
+    """Return whether the source of a broadcast, the first rank of its group, has the type that the receivers have."""
+    one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
+    return one is not None and one.kind == "broadcast" and bool(one.dtypes) and one.dtypes[:1] != tuple(types[:1])
 
 
 def _agrees(meetings: Sequence[Meeting], differ: set[str], wanted: set[str], absent: Sequence[int]) -> bool:
