@@ -441,6 +441,13 @@ def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
     assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
 
 
+@pytest.mark.parametrize(("world", "named"), [(8, [7]), (4, [])])
+def test_what_lacks_in_one_log_is_cut_off_unless_nearly_all_ranks_are_there(world: int, named: list[int]) -> None:
+    lines = [WATCHDOG.format(number, 3) for number in range(world - 1)]
+    whole = merged([logged(*lines)._replace(size=world)])
+    assert [*who.of(facts.of(whole)).why] == named
+
+
 @pytest.mark.parametrize("group", ["0(default_pg)", "8(TENSOR_MODEL_PARALLEL_GROUP)", "8"])
 @pytest.mark.parametrize("place", [READ, STEP])
 def test_a_rank_that_is_late_by_its_stack_comes_before_one_of_which_nothing_came(group: str, place: str) -> None:

@@ -17,7 +17,7 @@ from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, Head
 
-_FRAMES, _FEW = 12, 3
+_FRAMES, _FEW, _MANY = 12, 3, 7
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
@@ -182,14 +182,14 @@ def _stopped(facts: Facts) -> dict[int, str]:
 def _silent(facts: Facts) -> dict[int, str]:
     """Name the ranks of which nothing came, if nothing else explains the hang.
 
-    Where these are most of the job, only a part of its files is at hand.
+    Where these are most of the job, only a part of its files is at hand. What people post of a log is a part of it,
+    too, unless nearly all ranks are there.
     """
-    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
-    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
-    if not unseen:
-        return {}
+    seen = facts.job.ranks
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in seen.values())
+    unseen = facts.unseen & facts.job.spoken if is_cut and _MANY * len(facts.unseen) > len(seen) else facts.unseen
     is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
-    if (is_most and len(unseen) > 1) or _explained(facts):
+    if not unseen or (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
