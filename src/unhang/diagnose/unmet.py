@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import cast
 
 from unhang.diagnose import desync, where
 from unhang.diagnose.evidence import Job, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head
 
-_IN_STEP, _SEVERAL = 3, 2
-"""So many batches alike, of so many other ranks, show that the ranks of a group are in step."""
-Batch = tuple[int, tuple[tuple[str, int], ...]]
-"""How many operations a rank had issued with a batch, and what is in that: how far off the other ranks are."""
+_IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
+"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group, that one is odd; and
+so many are asked.
+"""
+_Place = tuple[str, int]
+"""A collective, by its group's description and number; or an operation between two ranks, by its number alone."""
 
 
 def mismatched(facts: Facts) -> dict[int, str]:
@@ -105,106 +110,61 @@ def _load(operation: Operation) -> str:
 def unlike(job: Job, heads: Mapping[int, Head], names: Mapping[int, str]) -> dict[int, int]:
     """Return how many ranks did alike, and otherwise than each of some ranks, in the groups that its description names.
 
-    A rank that does as they do is left out.
+    They are at its place in other groups, else in its own group, where they began as it did. A rank that does as they
+    do is left out.
     """
-    groups = {description: _Groups(job, description) for description in {*names.values()}}
-    found = {number: groups[name].unlike(number, heads.get(number)) for number, name in names.items()}
-    return {number: many for number, many in found.items() if many}
+    groups: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    mates: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for one in job.groups.values():
+        for at, number in enumerate(one.members if one.description in names.values() else ()):
+            groups[number].setdefault(one.description, one.members)
+            mates[one.description, len(one.members), at].append(number)
+    done = cache(lambda number, name: _done(job, number, name, groups[number][name]))
+    found = {}
+    for number, name in names.items():
+        if number in job.ranks and (members := groups[number].get(name, ())):
+            place = mates[name, len(members), members.index(number)]
+            mine, head = done(number, name), heads.get(number)
+            for several, least in ((place, 1), (members, _SEVERAL)):
+                others = [done(it, name) for it in several[:_ENOUGH] if it != number and it in job.ranks]
+                many = _otherwise(mine, [one for one in others if _began_alike(mine, one)], head)
+                if many >= least:
+                    found.setdefault(number, many)
+    return found
 
 
-class _Groups:
-    """The groups of a description. What a rank did in them is looked at once, however many are compared with it."""
+def _done(job: Job, number: int, description: str, members: Sequence[int]) -> dict[_Place, object]:
+    """Return what a rank did in a group: each operation, and how many there were before each collective."""
+    found: dict[_Place, object] = {}
+    last = 0
+    for one in job.ranks[number].moves:
+        name = job.groups[one.group].description if one.group in job.groups else ""
+        if not one.kind and last:
+            found[name, one.number] = last
+        elif one.kind and name == description and one.number in members:
+            last = one.order
+            found["", last] = one.kind, (members.index(one.number) - members.index(number)) % len(members)
+    return found
 
-    def __init__(self, job: Job, description: str) -> None:
-        self._job, self._description = job, description
-        self._members: dict[int, tuple[int, ...]] = {}
-        self._alike: dict[Hashable, list[int]] = defaultdict(list)
-        self._seen: dict[Hashable, dict[int, Counter[Batch]]] = {}
-        self._before: dict[tuple[int, str, int | None], tuple[int, bool]] = {}
-        for members in dict.fromkeys(one.members for one in job.groups.values() if one.description == description):
-            for number in job.ranks.keys() & members:
-                if self._members.setdefault(number, members) is members:
-                    for like in self._likes(number):
-                        self._alike[like].append(number)
 
-    def _likes(self, number: int) -> tuple[Hashable, ...]:
-        """Return what a rank has in common with the others of its group, and with those of its place in others."""
-        members = self._members.get(number, ())
-        return (members, (len(members), "ranks", members.index(number))) if members else ()
+def _began_alike(mine: Mapping[_Place, object], others: Mapping[_Place, object]) -> bool:
+    """Return whether two ranks are of one kind: their first operations that the records of both have are alike."""
+    common = [*islice((at for at in mine if at in others and not at[0]), _IN_STEP)]
+    return len(common) == _IN_STEP and all(mine[at] == others[at] for at in common)
 
-    def unlike(self, number: int, head: Head | None) -> int:
-        """Return how many ranks did alike, and otherwise than one; 0 if it does as they do.
 
-        These are the others of its group if they are in step, as in a ring; else those of its place in other groups.
-        """
-        mine = _batches(self._job, number, self._members.get(number, ()))
-        for is_own, like in zip((True, False), self._likes(number)):
-            others, theirs = [it for it in self._alike[like] if it != number], self._batches(like)
-            common = [(batch, what) for at, batch in mine.items() if (what := theirs[at] - Counter([batch]))]
-            first = next((at for at, (batch, what) in enumerate(common) if batch not in what), None)
-            if not others or any(len(what) > 1 for _, what in common):
-                continue
-            if is_own:
-                is_other = first == 0 and common[0][0][1] not in {what for _, what in common[0][1]}
-                shared = sum(what.total() >= _SEVERAL for _, what in common)
-                if shared < _IN_STEP or is_other:
-                    continue
-            if first is not None:
-                return len(others)
-            many = self._apart(number, others, head)
-            return many if not is_own or many >= _SEVERAL else 0
-        return 0
+def _otherwise(mine: Mapping[_Place, object], others: Sequence[Mapping[_Place, object]], head: Head | None) -> int:
+    """Return how many ranks did alike, and otherwise than one; 0 if it does as they do, or they do not do alike.
 
-    def _batches(self, like: Hashable) -> dict[int, Counter[Batch]]:
-        """Return how often each batch, by its number, is among what these ranks did."""
-        if like not in self._seen:
-            seen = self._seen[like] = defaultdict(Counter)
-            for number in self._alike[like]:
-                for at, batch in _batches(self._job, number, self._members[number]).items():
-                    seen[at][batch] += 1
-        return self._seen[like]
-
-    def _apart(self, number: int, others: Iterable[int], head: Head | None) -> int:
-        """Return how many of its like did more or fewer sends and receives before a collective to which a rank has
-        come; 0 where one did as many.
-        """
-        collective = head.operations[0] if head else None
-        if collective is None or collective.kind in PAIRED:
+    One that waits in a collective has left out what others did that have not come to that.
+    """
+    collective = head.operations[0] if head and head.operations[0].kind not in PAIRED else None
+    waits = (collective.group.description, collective.sequence or 0) if collective else None
+    for at, what in mine.items():
+        theirs = [one[at] for one in others if at in one]
+        ahead = [one for one in others if at == waits and at not in one and ("", cast("int", what) + 1) in one]
+        if len({*theirs}) > 1:
             return 0
-        mine, has_come = self._sent(number, collective)
-        theirs = [self._sent(it, collective) for it in others]
-        if not mine or not has_come or (mine, True) in theirs:
-            return 0
-        return sum(often > mine or (bool(often) and came) for often, came in theirs)
-
-    def _sent(self, number: int, collective: Operation) -> tuple[int, bool]:
-        """Return the number of a rank's last operation here before a collective, and whether it has come to that."""
-        key = number, collective.group.description, collective.sequence
-        if key not in self._before:
-            self._before[key] = self._looked_up(*key)
-        return self._before[key]
-
-    def _looked_up(self, rank: int, description: str, sequence: int | None) -> tuple[int, bool]:
-        last = 0
-        for one in self._job.ranks[rank].moves:
-            name = self._job.groups[one.group].description if one.group in self._job.groups else ""
-            if one.kind and name == self._description:
-                last = max(last, one.order)
-            elif not one.kind and name == description and one.number >= (sequence or 0):
-                is_known = one.number == sequence  # else its record begins later
-                return (last, True) if is_known else (0, False)
-        return last, False
-
-
-def _batches(job: Job, number: int, members: Sequence[int]) -> dict[int, Batch]:
-    """Return the batches of a rank in a group, by number. Of the oldest one, a recorder may have lost a part."""
-    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    orders = {}
-    moves = job.ranks[number].moves
-    for one in moves:
-        if one.kind and one.number in members and one.group in job.groups:
-            found[one.batch].append((one.kind, (members.index(one.number) - members.index(number)) % len(members)))
-            orders[one.batch] = one.order
-    if found and moves[0].group:
-        del found[min(found)]
-    return {batch: (orders[batch], tuple(sorted(whats))) for batch, whats in found.items()}
+        if what not in theirs and (theirs or ahead):
+            return len(theirs) + len(ahead)
+    return 0
