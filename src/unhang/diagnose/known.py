@@ -15,8 +15,8 @@ from os.path import join
 from typing import NamedTuple, Protocol
 
 from unhang import packs
-from unhang.diagnose import desync, where
-from unhang.diagnose.desync import Meeting
+from unhang.diagnose import collectives, where
+from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Frame, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature
@@ -271,7 +271,7 @@ def _shown(rank: Rank) -> list[tuple[Frame, ...]]:
 
 def _rest(facts: Facts, inside: Mapping[int, object], meetings: Sequence[Meeting]) -> list[int]:
     """Return the ranks that have a part in it and are not inside: those of the group, or all that left something."""
-    members = {number for one in meetings for number in desync.members(facts.job, one.group)}
+    members = {number for one in meetings for number in collectives.members(facts.job, one.group)}
     known = {number for one in meetings for number in (*one.operations, *one.absent)} if meetings else set()
     around = (members | known) if meetings and (members or known - inside.keys()) else {*facts.job.ranks}
     return sorted(number for number in around - inside.keys() if number in facts.job.ranks)

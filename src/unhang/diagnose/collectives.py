@@ -233,42 +233,7 @@ def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[i
         for number in meeting.waiting:
             edges[number].update(meeting.absent)
     for number, rank in job.ranks.items():
-        for one, end in zip(rank.waiting, ends[number]):
-            if end:
-                edges[number].update([end.rank] if end.lacks else ())
-            elif one.kind in PAIRED:
-                edges[number].update(_alone(job, one, number) if one.peer is None else ())
+        for end in ends[number]:
+            if end and end.lacks:
+                edges[number].add(end.rank)
     return edges
-
-
-def _alone(job: Job, operation: Operation, own: int) -> set[int]:
-    """Return who is at the other end of a send or receive of which no peer is known: nobody, if several may be."""
-    ends = {
-        rank
-        for rank in {*operation.group.members} - {own}
-        if rank not in job.ranks
-        or not any(
-            one.kind in PAIRED
-            and (one.kind != operation.kind or one.kind == "coalesced")
-            and one.group.name == operation.group.name
-            for one in job.ranks[rank].waiting
-        )
-    }
-    return ends if len(ends) == 1 else set()
-
-
-def circle(edges: Mapping[int, Collection[int]]) -> frozenset[int]:
-    """Return the ranks that wait for each other, or for ranks that do."""
-    waited: dict[int, set[int]] = defaultdict(set)
-    left = {rank: len(others) for rank, others in edges.items() if others}
-    for rank, others in edges.items():
-        for other in others:
-            waited[other].add(rank)
-    free = [rank for rank in waited if rank not in left]
-    while free:
-        for rank in waited[free.pop()]:
-            left[rank] -= 1
-            if not left[rank]:
-                del left[rank]
-                free.append(rank)
-    return frozenset(left)
