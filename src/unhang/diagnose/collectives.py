@@ -232,8 +232,8 @@ def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[i
     for meeting in found:
         for number in meeting.waiting:
             edges[number].update(meeting.absent)
-    for number, rank in job.ranks.items():
-        for end in ends[number]:
+    for number, own in ends.items():
+        for end in own:
             if end and end.lacks:
                 edges[number].add(end.rank)
     return edges

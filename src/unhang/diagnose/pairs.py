@@ -1,4 +1,4 @@
-"""Sends and receives: which meet, for whom the first operation of each rank waits, and who did otherwise than its like."""
+"""Sends and receives: which meet, for whom each rank's first operation waits, and who did otherwise than its like."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Edges = Mapping[int, Collection[int]]
 _Place = tuple[str, int, int]
 """A group, the number of a collective or a batch in it, and of the batch's operations the number of one among all."""
 _IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
-"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group, that one is odd; and
-so many are asked.
+"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group show that one is
+odd; and so many are asked.
 """
 _Step = tuple[str, int]
 """A collective, by its group's description and number; or an operation between two ranks, by its number alone."""

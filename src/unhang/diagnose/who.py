@@ -188,7 +188,7 @@ def _silent(facts: Facts) -> dict[int, str]:
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
     rules = _unmatched, _stuck_together, _late, _said, _free_by_stacks
-    return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
+    return _disagree(facts) or any(rule(facts) for rule in rules)
 
 
 def _disagree(facts: Facts) -> bool:
@@ -434,8 +434,9 @@ def _mismatched(facts: Facts) -> dict[int, str]:
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other: such as did otherwise
-    than their like, else the ends of most such pairs.
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
+
+    These did otherwise than their like; else they are the ends of most such pairs.
     """
     lacking = {
         (number, end.rank): (one, end)
@@ -627,8 +628,6 @@ def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
     """Return all ranks but those of the largest side; all of them, if several are as large."""
     most = max(map(len, sides), default=0)
     largest = [side for side in sides if len(side) == most]
-    if len(sides) < 2:
-        return {}
     if len(largest) > 1:
         why = f"{why}; no side has more ranks, so all are suspect"
         return dict.fromkeys((number for side in sides for number in side), why)
