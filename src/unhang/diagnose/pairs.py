@@ -238,7 +238,7 @@ def unlike(job: Job, heads: Mapping[int, Head], names: Mapping[int, str]) -> dic
             groups[number].setdefault(one.description, one.members)
             mates[one.description, len(one.members), at].append(number)
     done = cache(lambda number, name: _done(job, number, name, groups[number][name]))
-    found = {}
+    found: dict[int, int] = {}
     for number, name in names.items():
         if number in job.ranks and (members := groups[number].get(name, ())):
             place = mates[name, len(members), members.index(number)]
