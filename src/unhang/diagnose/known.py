@@ -254,7 +254,7 @@ def _is_refuted(
 def _is_turned(meeting: Meeting, types: Sequence[str]) -> bool:
     """Return whether the source of a broadcast, the first rank of its group, has the type that the receivers have."""
     one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
-    return one is not None and one.kind == "broadcast" and bool(one.dtypes) and one.dtypes[:1] != tuple(types[:1])
+    return one is not None and one.kind == "broadcast" and (one.dtypes or ())[:1] not in ((), (types[0],))
 
 
 def _agrees(meetings: Sequence[Meeting], differ: set[str], wanted: set[str], absent: Sequence[int]) -> bool:

@@ -257,7 +257,7 @@ def _done(job: Job, number: int, description: str, members: Sequence[int]) -> di
     last = 0
     for one in job.ranks[number].moves:
         name = job.groups[one.group].description if one.group in job.groups else ""
-        if not one.kind and last:
+        if not one.kind and name and last:
             found[name, one.number] = last
         elif one.kind and name == description and one.number in members:
             last = one.order

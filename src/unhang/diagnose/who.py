@@ -461,7 +461,7 @@ def _unmatched(facts: Facts) -> dict[int, str]:
     return found
 
 
-def _of_ends(facts: Facts, why: Mapping[tuple[int, int], tuple[Operation, str]], *choices: set[int]) -> dict[int, str]:
+def _of_ends(facts: Facts, why: dict[tuple[int, int], tuple[Operation, str]], *choices: set[int]) -> dict[int, str]:
     """Return the ends that did otherwise than their like, or the next choice that is some of the ends and not all; else
     all of them.
     """
