@@ -14,6 +14,7 @@ from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+FIVE = Group("0", "default_pg", (0, 1, 2, 3, 4))
 FIRST, SECOND = Group("20", "PAIRS", (0, 1)), Group("21", "PAIRS", (2, 3))
 CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
 READ = "torch/utils/data/dataloader.py::_next_data"
@@ -144,7 +145,10 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]), "device", [0, 1],
     ),
     "a device has not begun": (
-        job([counted(5, 9), *[begun(counted(5, 9))] * 3]), "together", [0],
+        job([counted(5, 9), *[begun(counted(5, 9))] * 3]), "device", [0],
+    ),
+    "a device has not begun, and nothing came from another": (
+        job([counted(5, 9), *[begun(counted(5, 9))] * 2]), "device", [0],
     ),
     "a device has done nothing of a group": (job([counted(0, 1), *[counted(1, 1)] * 3]), "device", [0]),
     "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
@@ -272,6 +276,10 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "stack", [0],
     ),
     "a cycle": (job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "cycle", [0, 1, 2, 3]),
+    "a cycle, and nothing came from another": (
+        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "cycle",
+        [0, 1],
+    ),
     "gloo: one is in another group than most": (
         job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
     ),

@@ -152,6 +152,18 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
     return None if kinds & collectives.ONE_SIDED else first
 
 
+def _not_begun(facts: Facts) -> dict[int, str]:
+    """Name the ranks whose device has not begun a collective that is its first, and that a peer's has begun."""
+    found = {}
+    begun = {number for number, head in facts.heads.items() if head.begun}
+    for number, head in facts.heads.items():
+        one = head.operations[0]
+        if one.kind not in PAIRED and number not in begun and not begun.isdisjoint(facts.met[number]):
+            place = f"{one.sequence} of {where.label(one.group)}"
+            found[number] = f"has not begun {place}, its peers have: its device is stuck before it"
+    return found
+
+
 def _stopped(facts: Facts) -> dict[int, str]:
     """Name the ranks whose process is gone or stopped, unless all are gone."""
     if facts.has_ended:
@@ -188,7 +200,7 @@ def _silent(facts: Facts) -> dict[int, str]:
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
     rules = _unmatched, _stuck_together, _late, _said, _free_by_stacks
-    return _disagree(facts) or any(rule(facts) for rule in rules)
+    return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
 
 
 def _disagree(facts: Facts) -> bool:
@@ -352,9 +364,8 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
             found[number] = f"it and {facts.job.called(others)} {what}: the device of one of them is stuck"
         elif not others and number in waited and (one.kind in PAIRED or len(one.group.members) == 1):
             found[number] = f"waits in {place} for nobody, and others wait for it: its device is stuck"
-    if waiting := found.keys() - {number for number in found if facts.heads[number].begun}:
-        why = "has not begun what its peers have come to: its device is stuck before it"
-        found = found if waiting == found.keys() else dict.fromkeys(waiting, why)
+    if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
+        found = waiting
     return found if 2 * len(found) <= len(collectives.everybody(facts.job)) else {}
 
 
@@ -638,6 +649,7 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (FAILED, _failed),
     (SAID, _said),
     (DEVICE, _behind_on_device),
+    (DEVICE, _not_begun),
     (SILENT, _stopped),
     (SILENT, _silent),
     (DISAGREES, _left_behind),
