@@ -10,6 +10,7 @@ from unhang.cli.arguments import parse
 from unhang.cli.error_codes import codes, words
 from unhang.diagnose.diagnosis import ANSWERS
 from unhang.judge.decide import URGENCY
+from unhang.prove.cases import BROKEN, CRASHED, DIFFERS
 from unhang.records import KINDS
 from unhang.shapes import catalog
 
@@ -71,7 +72,14 @@ def test_an_error_code_has_its_cause_and_cure() -> None:
     assert max(map(len, shown.splitlines())) <= 50
 
 
-@pytest.mark.parametrize("word", [*URGENCY, *KINDS, *re.findall(r"([\w-]+): ", catalog.GRADES), *ANSWERS])
+OF_RANKS = ("waiting", "failing", "elsewhere", "late", "disagrees", "deadlocked", "stopped", "gone")
+"""What `unhang diagnose` says of ranks."""
+
+
+@pytest.mark.parametrize(
+    "word",
+    [*URGENCY, *KINDS, *re.findall(r"([\w-]+): ", catalog.GRADES), *ANSWERS, *OF_RANKS, BROKEN, CRASHED, DIFFERS],
+)
 def test_a_word_of_a_report_is_explained(word: str) -> None:
     ran = cli.called("explain", word.capitalize())
     assert (ran.code, ran.out.split("\n\n")[0]) == (0, f"# {word}")

@@ -433,7 +433,7 @@ def _tracks(size: int, script: str = "pretrain_gpt.py") -> Step:
 
 
 def _loads(size: int) -> Step:
-    return issue(ALL, "broadcast", size, dtype="Float", at=LOAD, waits=True)
+    return issue(ALL, "broadcast", size, dtype="Float", at=LOAD)
 
 
 def _metric(dtype: str, *, below: Stack = METRIC[1:]) -> Step:

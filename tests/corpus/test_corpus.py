@@ -31,8 +31,6 @@ _LACKS_STACK = "empty-expert-16"
 """By their stacks, its ranks have gone on to another function."""
 _EITHER = {"like-aux-between", "like-hybrid-small"}
 """Two fixes' defects leave these sizes, and the environment needs both."""
-_FALSE = {"like-fsdp2-more", "like-sft-fewer"}
-"""A function that needs its fix, in which the ranks differ as its defect has it: for another reason."""
 
 
 class Found(NamedTuple):
@@ -96,7 +94,7 @@ def test_a_hang_is_known_by_its_own_fix_alone_and_its_culprits_are_named(name: s
         assert all(truth.fix in each.known() for kind, each in by_kind.items() if kind == "dumps")
         assert name == _LACKS_STACK or truth.fix in by_kind["stacks"].known()
         return
-    assert bool(whole.known()) is (name in _EITHER | _FALSE)
+    assert bool(whole.known()) is (name in _EITHER)
     assert {*whole.diagnosis.who.why} == {*truth.culprits}
     for kind, each in by_kind.items():  # a part of the evidence may show nobody, and never somebody else
         is_shown = name != _NOT_RECORDED or kind == "stacks"
@@ -123,7 +121,7 @@ def test_the_faulty_ranks_of_real_dumps_are_named_and_no_fix(tmp_path: Path) -> 
 def test_the_corpus_is_large_small_and_as_its_table_says() -> None:
     files, truths = pack.read()
     assert sum(not truth.fix for truth in truths.values()) >= 60
-    assert Counter(name in truths for name in _EITHER | _FALSE | {_LACKS_STACK, _NOT_RECORDED}) == {True: 6}
+    assert Counter(name in truths for name in _EITHER | {_LACKS_STACK, _NOT_RECORDED}) == {True: 4}
     assert pack.ARCHIVE.stat().st_size < 2 << 20
     written = {name: truth for name, truth in truths.items() if not truth.recorded}
     assert written == {name: pack.truth(hang) for name, hang in jobs.HANGS.items()}

@@ -8,7 +8,7 @@ from cProfile import Profile
 import pytest
 
 from support.hung_jobs import issued, job, rank
-from unhang.diagnose import facts, pairs, unmet, who
+from unhang.diagnose import facts, pairs, who
 from unhang.diagnose.evidence import Group, Job, Move, Operation, Rank
 
 RING = Group("8", "CONTEXT_PARALLEL_GROUP", (0, 1, 2, 3))
@@ -108,7 +108,7 @@ def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
     ]
     whole = job([others[0], others[1], left_out, others[2]])
     own = pairs.heads(whole, pairs.ends(whole))
-    assert unmet.unlike(whole, own, dict.fromkeys(range(4), RING.description)) == {2: 3}
+    assert pairs.unlike(whole, own, dict.fromkeys(range(4), RING.description)) == {2: 3}
     assert [*who.of(facts.of(whole)).why] == [2]
 
 

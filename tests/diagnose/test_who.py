@@ -14,6 +14,7 @@ from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+FIVE = Group("0", "default_pg", (0, 1, 2, 3, 4))
 FIRST, SECOND = Group("20", "PAIRS", (0, 1)), Group("21", "PAIRS", (2, 3))
 CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
 READ = "torch/utils/data/dataloader.py::_next_data"
@@ -37,6 +38,10 @@ def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str =
     count = {group.name: Count(enqueued, -1, completed, **more)}
     waiting = [issued(group, completed + 1, kind, 2)] if enqueued > completed else []
     return rank(*waiting)._replace(counts=count)
+
+
+def begun(waiting: Rank) -> Rank:
+    return waiting._replace(waiting=tuple(one._replace(begun=True) for one in waiting.waiting))
 
 
 def sends(number: int, peer: int) -> Rank:
@@ -134,17 +139,16 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]), "failed", [0],
     ),
     "a device is behind": (job([counted(5, 9), *[counted(7, 9)] * 3]), "device", [0]),
-    "a log does not tell what a device has begun": (
-        job([counted(5, 9)._replace(recorded=False), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]),
-        "", [],
-    ),
     "a pair has come, and is not done": (job([sends(0, 1), sends(1, 0), *[waits()] * 3]), "together", [0, 1]),
     "a send waits for a rank of which nothing came": (job([sends(0, 1), None, *[waits()] * 3]), "silent", [1]),
     "two devices, and their peers issued more": (
         job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]), "device", [0, 1],
     ),
     "a device has not begun": (
-        job([counted(5, 9), *[counted(5, 9)._replace(counts={"8": Count(9, 6, 5)})] * 3]), "device", [0],
+        job([counted(5, 9), *[begun(counted(5, 9))] * 3]), "device", [0],
+    ),
+    "a device has not begun, and nothing came from another": (
+        job([counted(5, 9), *[begun(counted(5, 9))] * 2]), "device", [0],
     ),
     "a device has done nothing of a group": (job([counted(0, 1), *[counted(1, 1)] * 3]), "device", [0]),
     "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
@@ -272,6 +276,10 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         "stack", [0],
     ),
     "a cycle": (job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "cycle", [0, 1, 2, 3]),
+    "a cycle, and nothing came from another": (
+        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "cycle",
+        [0, 1],
+    ),
     "gloo: one is in another group than most": (
         job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
     ),
@@ -439,6 +447,13 @@ def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
         0: "nothing came from it but lines that tell of no error and no collective, and default_pg waits for it"
     }
     assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
+
+
+@pytest.mark.parametrize(("world", "named"), [(8, [7]), (4, [])])
+def test_what_lacks_in_one_log_is_cut_off_unless_nearly_all_ranks_are_there(world: int, named: list[int]) -> None:
+    lines = [WATCHDOG.format(number, 3) for number in range(world - 1)]
+    whole = merged([logged(*lines)._replace(size=world)])
+    assert [*who.of(facts.of(whole)).why] == named
 
 
 @pytest.mark.parametrize("group", ["0(default_pg)", "8(TENSOR_MODEL_PARALLEL_GROUP)", "8"])

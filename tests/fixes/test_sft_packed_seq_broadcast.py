@@ -170,6 +170,7 @@ HANGS = [
         "also",
     ),
     HungJob("all have come to it", job([_SOURCE, _SOURCE]), ""),
+    HungJob("the source has what receivers have", job([_RECEIVES, _SOURCE]), ""),
     HungJob("two types, four ranks", _of_four("Int", "Long", "Long", "Long")),
     HungJob("one of three that receive has another type", _of_four("Int", "Long", "Int", "Int")),
     HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16, at=("model.py::f",)))])),

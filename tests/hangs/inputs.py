@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hangs import derived
-
 WHOLE, STACKS, PART = "all dumps, or all there is", "stacks alone", "what may lack the functions"
 ALL = "dumps, py-spy and stderr, zipped"
 _Made = Callable[[Path, Path], None]
@@ -27,11 +25,15 @@ def made(out: Path, into: Path) -> Mapping[str, Path]:
     return found
 
 
+def _ranks(out: Path) -> list[int]:
+    return sorted(int(file.name.rpartition("_")[2]) for file in (out / "recorder").iterdir())
+
+
 def _copy(kind: str, *, lost: bool = False) -> _Made:
     """Copy what a folder of the job has; ``lost``: without the last quarter of the ranks, as where a node is lost."""
 
     def make(out: Path, folder: Path) -> None:
-        gone = {rank for rank in derived.ranks(out)[_kept(out) :] if lost}
+        gone = {rank for rank in _ranks(out)[_kept(out) :] if lost}
         for file in (out / kind).iterdir():
             if int(file.stem.rpartition("_")[2]) not in gone:
                 shutil.copy(file, folder)
@@ -40,21 +42,12 @@ def _copy(kind: str, *, lost: bool = False) -> _Made:
 
 
 def _kept(out: Path) -> int:
-    return 3 * len(derived.ranks(out)) // 4
-
-
-def _nccl(version: str, *, frames: bool = True, active: bool = False) -> _Made:
-    def make(out: Path, folder: Path) -> None:
-        for rank in derived.ranks(out):
-            dump = derived.nccl(out, rank, version, frames=frames, active=active)
-            (folder / f"nccl_trace_rank_{rank}").write_bytes(dump)
-
-    return make
+    return 3 * len(_ranks(out)) // 4
 
 
 def _one_file(out: Path, folder: Path) -> None:
     """Write the stacks of all ranks to one file, as ``srun --label`` shows them."""
-    texts = {rank: (out / "py-spy" / f"rank_{rank}.txt").read_text() for rank in derived.ranks(out)}
+    texts = {rank: (out / "py-spy" / f"rank_{rank}.txt").read_text() for rank in _ranks(out)}
     lines = [f"{rank}: {line}\n" for rank, text in texts.items() for line in text.splitlines()]
     (folder / "stacks.txt").write_text("".join(lines))
 
@@ -65,12 +58,8 @@ def launched(out: Path, folder: Path) -> None:
     lines = []
     while any(logs.values()):
         lines += [f"[rank{rank}]: {left.pop(0)}\n" for rank, left in sorted(logs.items()) if left]
-    size = f"using world size: {len(derived.ranks(out))}, data-parallel size: 1\n"  # as Megatron prints it
+    size = f"using world size: {len(_ranks(out))}, data-parallel size: 1\n"  # as Megatron prints it
     (folder / "job.log").write_text(size + "".join(lines))
-
-
-def _watchdog(out: Path, folder: Path) -> None:
-    (folder / "job.log").write_text(derived.watchdog(out, derived.ranks(out)))
 
 
 def _zipped(out: Path, folder: Path) -> None:
@@ -88,14 +77,10 @@ INPUTS: Mapping[str, tuple[str, _Made]] = {
     "gloo, JSON": (PART, _copy("recorder-json")),  # torch writes no frames there
     "gloo, a quarter missing": (PART, _copy("recorder", lost=True)),
     "gloo, no frames, a quarter missing": (PART, _copy("recorder-no-frames", lost=True)),
-    "NCCL 2.4": (WHOLE, _nccl("2.4")),
-    "NCCL 2.10, active": (WHOLE, _nccl("2.10", active=True)),
-    "NCCL 2.10, active, no frames": (PART, _nccl("2.10", active=True, frames=False)),
     "py-spy": (STACKS, _copy("py-spy")),
     "py-spy --json": (STACKS, _copy("py-spy-json")),
     "py-spy, one file": (STACKS, _one_file),
     "stderr": (PART, launched),
-    "watchdog": (PART, _watchdog),
     ALL: (WHOLE, _zipped),
 }
 """By name: what it has, and how to make it."""

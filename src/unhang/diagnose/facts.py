@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from unhang.diagnose import desync, pairs, where
-from unhang.diagnose.desync import Meeting, Split
+from unhang.diagnose import collectives, pairs, where
+from unhang.diagnose.collectives import Meeting, Split
 from unhang.diagnose.evidence import GONE, Count, Job, Message
 from unhang.diagnose.pairs import Head
 
@@ -57,13 +57,13 @@ class Facts(NamedTuple):
 
 def of(job: Job) -> Facts:
     """Return the facts of a job."""
-    job = desync.settled(job)
-    meetings = desync.meetings(job)
+    job = collectives.settled(job)
+    meetings = collectives.meetings(job)
     ends = pairs.ends(job)
     heads = pairs.heads(job, ends)
     meet = pairs.meet(job, heads)
     missing = {number: others for number, (others, _) in meet.items()}
-    waits_for = {rank: frozenset(others) for rank, others in desync.waits_for(job, meetings, ends).items()}
+    waits_for = {rank: frozenset(others) for rank, others in collectives.waits_for(job, meetings, ends).items()}
     calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if where.is_spied(job.ranks[number])}
     unseen = frozenset(_unseen(job, meetings))
@@ -82,7 +82,7 @@ def of(job: Job) -> Facts:
         job,
         _counts(job),
         meetings,
-        desync.splits(job),
+        collectives.splits(job),
         waits_for,
         heads,
         {number: met for number, (_, met) in meet.items()},
@@ -142,4 +142,4 @@ def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
     }
     if job.names:  # each may be one of them
         return set()
-    return (members | peers or desync.everybody(job)) - job.ranks.keys()
+    return (members | peers or collectives.everybody(job)) - job.ranks.keys()

@@ -15,8 +15,8 @@ from os.path import join
 from typing import NamedTuple, Protocol
 
 from unhang import packs
-from unhang.diagnose import desync, where
-from unhang.diagnose.desync import Meeting
+from unhang.diagnose import collectives, where
+from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Frame, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature
@@ -231,7 +231,8 @@ def _is_refuted(
     absent = [number for one in meetings for number in one.absent]
     if hang.types:
         types = {it for one in meetings for op in one.operations.values() for it in op.dtypes or ()}
-        return bool(types - {*hang.types}) or _agrees(meetings, differ, {"dtype"}, absent)
+        is_other = bool(types - {*hang.types}) or any(_is_turned(one, hang.types) for one in meetings)
+        return is_other or _agrees(meetings, differ, {"dtype"}, absent)
     if hang.differ in ("size", "order"):
         if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
             return True
@@ -250,6 +251,12 @@ def _is_refuted(
     )
 
 
+def _is_turned(meeting: Meeting, types: Sequence[str]) -> bool:
+    """Return whether the source of a broadcast, the first rank of its group, has the type that the receivers have."""
+    one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
+    return one is not None and one.kind == "broadcast" and (one.dtypes or ())[:1] not in ((), (types[0],))
+
+
 def _agrees(meetings: Sequence[Meeting], differ: set[str], wanted: set[str], absent: Sequence[int]) -> bool:
     """Return whether ranks agree where a hang needs them to differ; where some have not come, they need not."""
     if differ & wanted:
@@ -264,7 +271,7 @@ def _shown(rank: Rank) -> list[tuple[Frame, ...]]:
 
 def _rest(facts: Facts, inside: Mapping[int, object], meetings: Sequence[Meeting]) -> list[int]:
     """Return the ranks that have a part in it and are not inside: those of the group, or all that left something."""
-    members = {number for one in meetings for number in desync.members(facts.job, one.group)}
+    members = {number for one in meetings for number in collectives.members(facts.job, one.group)}
     known = {number for one in meetings for number in (*one.operations, *one.absent)} if meetings else set()
     around = (members | known) if meetings and (members or known - inside.keys()) else {*facts.job.ranks}
     return sorted(number for number in around - inside.keys() if number in facts.job.ranks)

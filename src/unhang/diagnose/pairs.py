@@ -1,10 +1,12 @@
-"""Sends and receives: which meets which, and for whom the first operation of each rank waits."""
+"""Sends and receives: which meet, for whom each rank's first operation waits, and who did otherwise than its like."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from functools import cache
+from itertools import islice
+from typing import NamedTuple, cast
 
 from unhang.diagnose.evidence import Job, Move, Operation, Rank
 
@@ -14,6 +16,12 @@ PAIRED = frozenset({*OPPOSITE, "coalesced"})
 _Edges = Mapping[int, Collection[int]]
 _Place = tuple[str, int, int]
 """A group, the number of a collective or a batch in it, and of the batch's operations the number of one among all."""
+_IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
+"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group show that one is
+odd; and so many are asked.
+"""
+_Step = tuple[str, int]
+"""A collective, by its group's description and number; or an operation between two ranks, by its number alone."""
 _Way = tuple[int, str, str, int]
 """A rank, a group, what the rank does there, and with whom."""
 
@@ -215,3 +223,66 @@ def _reached(edges: _Edges, start: int) -> set[int]:
         new = {other for rank in new for other in edges.get(rank, ())} - found
         found |= new
     return found
+
+
+def unlike(job: Job, heads: Mapping[int, Head], names: Mapping[int, str]) -> dict[int, int]:
+    """Return how many ranks did alike, and otherwise than each of some ranks, in the groups that its description names.
+
+    They are at its place in other groups, else in its own group, where they began as it did. A rank that does as they
+    do is left out.
+    """
+    groups: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    mates: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for one in job.groups.values():
+        for at, number in enumerate(one.members if one.description in names.values() else ()):
+            groups[number].setdefault(one.description, one.members)
+            mates[one.description, len(one.members), at].append(number)
+    done = cache(lambda number, name: _done(job, number, name, groups[number][name]))
+    found: dict[int, int] = {}
+    for number, name in names.items():
+        if number in job.ranks and (members := groups[number].get(name, ())):
+            place = mates[name, len(members), members.index(number)]
+            mine, head = done(number, name), heads.get(number)
+            for several, least in ((place, 1), (members, _SEVERAL)):
+                others = [done(it, name) for it in several[:_ENOUGH] if it != number and it in job.ranks]
+                many = _otherwise(mine, [one for one in others if _began_alike(mine, one)], head)
+                if many >= least:
+                    found.setdefault(number, many)
+    return found
+
+
+def _done(job: Job, number: int, description: str, members: Sequence[int]) -> dict[_Step, object]:
+    """Return what a rank did in a group: each operation, and how many there were before each collective."""
+    found: dict[_Step, object] = {}
+    last = 0
+    for one in job.ranks[number].moves:
+        name = job.groups[one.group].description if one.group in job.groups else ""
+        if not one.kind and name and last:
+            found[name, one.number] = last
+        elif one.kind and name == description and one.number in members:
+            last = one.order
+            found["", last] = one.kind, (members.index(one.number) - members.index(number)) % len(members)
+    return found
+
+
+def _began_alike(mine: Mapping[_Step, object], others: Mapping[_Step, object]) -> bool:
+    """Return whether two ranks are of one kind: their first operations that the records of both have are alike."""
+    common = [*islice((at for at in mine if at in others and not at[0]), _IN_STEP)]
+    return len(common) == _IN_STEP and all(mine[at] == others[at] for at in common)
+
+
+def _otherwise(mine: Mapping[_Step, object], others: Sequence[Mapping[_Step, object]], head: Head | None) -> int:
+    """Return how many ranks did alike, and otherwise than one; 0 if it does as they do, or they do not do alike.
+
+    One that waits in a collective has left out what others did that have not come to that.
+    """
+    collective = head.operations[0] if head and head.operations[0].kind not in PAIRED else None
+    waits = (collective.group.description, collective.sequence or 0) if collective else None
+    for at, what in mine.items():
+        theirs = [one[at] for one in others if at in one]
+        ahead = [one for one in others if at == waits and at not in one and ("", cast("int", what) + 1) in one]
+        if len({*theirs}) > 1:
+            return 0
+        if what not in theirs and (theirs or ahead):
+            return len(theirs) + len(ahead)
+    return 0

@@ -313,11 +313,6 @@ def is_spied(rank: Rank) -> bool:
     return any(stack.idle is not None for stack in rank.stacks)
 
 
-def is_of_gloo(rank: Rank) -> bool:
-    """Return whether there is a dump of a rank of gloo's, which has neither sends nor receives."""
-    return rank.recorded and bool(rank.counts) and not any(count.device for count in rank.counts.values())
-
-
 def alike(frame: Frame) -> tuple[str, str, int]:
     """Return what a frame shares with that of another rank: py-spy cuts paths, and sources leave out classes."""
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line

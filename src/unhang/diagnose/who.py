@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from unhang.diagnose import desync, statements, unmet, where
-from unhang.diagnose.desync import Meeting
+from unhang.diagnose import collectives, statements, where
+from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import PAIRED, Head
+from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head, unlike
 
-_FRAMES, _FEW = 12, 3
+_FRAMES, _FEW, _MANY = 12, 3, 7
 _STATES = {
     "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
     "gone": ": it has ended or was killed, and its peers run",
@@ -111,7 +112,7 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
                 for one in facts.job.ranks[number].waiting
                 if one.group.name == group and one.sequence == following
             }
-            is_stuck = not kinds & desync.ONE_SIDED or (
+            is_stuck = not kinds & collectives.ONE_SIDED or (
                 kinds == {"broadcast"} and _lacks_what_came(facts, group, number)
             )
             if apart.get(group, ahead + 1) > following and is_stuck:
@@ -148,26 +149,18 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
     if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
         return None
     kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
-    return None if kinds & desync.ONE_SIDED else first
+    return None if kinds & collectives.ONE_SIDED else first
 
 
 def _not_begun(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose device has not begun what that of a peer has, and is in no other collective either."""
-    busy = {
-        number
-        for counts in facts.counts.values()
-        for number, count in counts.items()
-        if count.started > count.completed
-    }
-    found: dict[int, str] = {}
-    for group, counts in facts.counts.items():
-        begun = max((count.started for count in counts.values()), default=-1)
-        for number, count in counts.items():
-            rank = facts.job.ranks[number]
-            is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
-            if number not in busy and is_next and count.completed < begun <= count.enqueued:
-                label = where.label(facts.job.group(group))
-                found[number] = f"has not begun {begun} of {label}, its peers have: its device is stuck before it"
+    """Name the ranks whose device has not begun a collective that is its first, and that a peer's has begun."""
+    found = {}
+    begun = {number for number, head in facts.heads.items() if head.begun}
+    for number, head in facts.heads.items():
+        one = head.operations[0]
+        if one.kind not in PAIRED and number not in begun and not begun.isdisjoint(facts.met[number]):
+            place = f"{one.sequence} of {where.label(one.group)}"
+            found[number] = f"has not begun {place}, its peers have: its device is stuck before it"
     return found
 
 
@@ -182,18 +175,18 @@ def _stopped(facts: Facts) -> dict[int, str]:
 def _silent(facts: Facts) -> dict[int, str]:
     """Name the ranks of which nothing came, if nothing else explains the hang.
 
-    Where these are most of the job, only a part of its files is at hand.
+    Where these are most of the job, only a part of its files is at hand. What people post of a log is a part of it,
+    too, unless nearly all ranks are there.
     """
-    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
-    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen  # what people post of a log is a part of it
-    if not unseen:
-        return {}
-    is_most = 2 * len(unseen) >= len(desync.everybody(facts.job) | unseen)
-    if (is_most and len(unseen) > 1) or _explained(facts):
+    seen = facts.job.ranks
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in seen.values())
+    unseen = facts.unseen & facts.job.spoken if is_cut and _MANY * len(facts.unseen) > len(seen) else facts.unseen
+    is_most = 2 * len(unseen) >= len(collectives.everybody(facts.job) | unseen)
+    if not unseen or (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        members = set(meeting.group.members) or (set() if is_most else desync.everybody(facts.job))
+        members = set(meeting.group.members) or (set() if is_most else collectives.everybody(facts.job))
         for number in unseen & members if meeting.waiting else ():
             found.setdefault(number, f"{_little(facts, number)}, and {where.label(meeting.group)} waits for it")
     for number, others in facts.waits_for.items():
@@ -206,13 +199,13 @@ def _silent(facts: Facts) -> dict[int, str]:
 
 def _explained(facts: Facts) -> bool:
     """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    rules = unmet.unmatched, _stuck_together, _late, _said, _free_by_stacks
+    rules = _unmatched, _stuck_together, _late, _said, _free_by_stacks
     return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
 
 
 def _disagree(facts: Facts) -> bool:
     """Return whether ranks are known to have issued different operations."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or unmet.mismatched(facts))
+    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
 
 
 def _little(facts: Facts, number: int) -> str:
@@ -226,7 +219,7 @@ def _left_behind(facts: Facts) -> dict[int, str]:
     ranks = facts.job.ranks
     done = {number for number in ranks if not _waits(facts, number) and where.is_done(ranks[number])}
     waiting = ranks.keys() - done
-    if 2 * len(done) <= len(desync.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
+    if 2 * len(done) <= len(collectives.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
         return {}
     met = {number for one in facts.meetings if not done.isdisjoint(one.operations) for number in one.waiting}
     why = "it waits for its peers, and these have done all: it issued more calls than they did"
@@ -325,7 +318,7 @@ def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     counts = facts.counts.get(meeting.group.name, {})
     with_stack = {
         number
-        for number in desync.members(facts.job, meeting.group) & facts.paths.keys()
+        for number in collectives.members(facts.job, meeting.group) & facts.paths.keys()
         if number not in meeting.operations and not facts.job.ranks[number].recorded
     }
     if with_stack:
@@ -349,10 +342,7 @@ def _waits(facts: Facts, number: int) -> bool:
 
 def _where(facts: Facts, number: int) -> str:
     rank = facts.job.ranks[number]
-    if rank.stacks:
-        return f", {where.in_stack(rank).doing}"
-    is_gloo = where.is_of_gloo(rank)
-    return ", or it sends or receives, of which gloo's recorder keeps nothing" if is_gloo else ""
+    return f", {where.in_stack(rank).doing}" if rank.stacks else ""
 
 
 def _stuck_together(facts: Facts) -> dict[int, str]:
@@ -376,7 +366,7 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
             found[number] = f"waits in {place} for nobody, and others wait for it: its device is stuck"
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
         found = waiting
-    return found if 2 * len(found) <= len(desync.everybody(facts.job)) else {}
+    return found if 2 * len(found) <= len(collectives.everybody(facts.job)) else {}
 
 
 def _is_whole(head: Head) -> bool:
@@ -392,7 +382,7 @@ def _in_what(facts: Facts) -> dict[int, str]:
     for meeting in facts.meetings:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
-            sides = desync.sides(one for one in meeting.operations.values() if one.kind)
+            sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
             named = _minority(sides, why)
             if len(named) == sum(map(len, sides)) and _is_untold(meeting):
@@ -422,7 +412,88 @@ def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> li
 
 
 def _key(operation: Operation) -> tuple[object, ...]:
-    return operation.kind, desync.elements(operation), operation.dtypes
+    return operation.kind, collectives.elements(operation), operation.dtypes
+
+
+def _mismatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
+
+    Else these are the ends of most such pairs, or those with the rarer size or type.
+    """
+    met = {
+        (number, end.rank): (one, end.operation)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if one.kind == "send" and end.operation and end.rank in facts.met[number]
+        if _load(one) != _load(end.operation)
+    }
+    usual = Counter(
+        (one.group.description, _load(one))
+        for rank in facts.job.ranks.values()
+        for one in (*rank.waiting, *rank.last)
+        if met and one.kind in OPPOSITE
+    )
+    rarer: set[int] = set()
+    for pair, ends in met.items():
+        times = [usual[one.group.description, _load(one)] for one in ends]
+        rarer.update(number for number, many in zip(pair, times) if many == min(times))
+    why = {
+        pair: (one, f"rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives {_load(other)}")
+        for pair, (one, other) in met.items()
+    }
+    return _of_ends(facts, why, _most_of(met), rarer)
+
+
+def _unmatched(facts: Facts) -> dict[int, str]:
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
+
+    These did otherwise than their like; else they are the ends of most such pairs.
+    """
+    lacking = {
+        (number, end.rank): (one, end)
+        for number, head in facts.heads.items()
+        for one, end in head.pairs
+        if not end.done and end.rank not in facts.met[number]
+    }
+    why = {
+        pair: (one, f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is elsewhere")
+        for pair, (one, _) in lacking.items()
+    }
+    found: dict[int, str] = {}
+    for core in facts.cycles:
+        within = {pair: why[pair] for pair in lacking if core.issuperset(pair)}
+        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
+        chosen = known or within
+        # who is in another send or receive may come to it yet
+        past = {p: it for p, it in chosen.items() if p[1] in facts.heads and not facts.heads[p[1]].pairs}
+        chosen = past or chosen
+        is_of_one = len({other for _, other in chosen}) == 1  # all others only wait for it
+        found.update(_of_ends(facts, chosen, _most_of(chosen) if known or is_of_one else set()))
+    return found
+
+
+def _of_ends(facts: Facts, why: dict[tuple[int, int], tuple[Operation, str]], *choices: set[int]) -> dict[int, str]:
+    """Return the ends that did otherwise than their like, or the next choice that is some of the ends and not all; else
+    all of them.
+    """
+    ends = {number: why[pair] for pair in reversed(why) for number in pair}
+    names = {number: one.group.description for pair, (one, _) in why.items() for number in pair}
+    odd = unlike(facts.job, facts.heads, names)
+    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends.keys()), ends.keys())
+    return {
+        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
+        + f"in {where.label(ends[number][0].group)}, {ends[number][1]}"
+        for number in named
+    }
+
+
+def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
+    times = Counter(number for pair in pairs for number in pair)
+    return {number for number, many in times.items() if many == max(times.values())}
+
+
+def _load(operation: Operation) -> str:
+    return f"{collectives.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
 
 
 def _by_digest(facts: Facts) -> dict[int, str]:
@@ -543,8 +614,17 @@ def _crossing(facts: Facts, core: frozenset[int]) -> int | None:
         path[one] = None
         one = min(edges[one])
     ring = [*path][[*path].index(one) :]
-    found = [one for one in ring if not desync.circle({it: to - {one} for it, to in edges.items() if it != one})]
+    found = [one for one in ring if not _is_circular({it: to - {one} for it, to in edges.items() if it != one})]
     return found[0] if len(found) == 1 else None
+
+
+def _is_circular(edges: Mapping[int, Collection[int]]) -> bool:
+    """Return whether some ranks wait for each other."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
@@ -559,8 +639,6 @@ def _minority(sides: Sequence[tuple[int, ...]], why: str) -> dict[int, str]:
     """Return all ranks but those of the largest side; all of them, if several are as large."""
     most = max(map(len, sides), default=0)
     largest = [side for side in sides if len(side) == most]
-    if len(sides) < 2:
-        return {}
     if len(largest) > 1:
         why = f"{why}; no side has more ranks, so all are suspect"
         return dict.fromkeys((number for side in sides for number in side), why)
@@ -580,9 +658,9 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
-    (DISAGREES, unmet.mismatched),
+    (DISAGREES, _mismatched),
     (DISAGREES, _by_digest),
-    (DISAGREES, unmet.unmatched),
+    (DISAGREES, _unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
     (DISAGREES, _in_order),

@@ -158,43 +158,36 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
     members = set(group.members) or (all_ if group.description == "default_pg" else set())
     behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
     if not members and not behind and not differences(issued.values()):
-        behind = (_candidates if group.description else _strangers)(job, group, recorded - newest.keys())
+        behind = _candidates(job, group, recorded - newest.keys())
     unseen = bool((members or all_) - recorded) or not (group.members or job.size)
     passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
     return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), unseen or passed)
 
 
-def _candidates(job: Job, group: Group, unused: Iterable[int]) -> set[int]:
+def _candidates(job: Job, group: Group, unused: Collection[int]) -> set[int]:
     """Return who may be missing from a group of which no dump lists the members, as with gloo.
 
     It is somebody who has not used the group, nor another one of this description; a rank that waits nowhere, if any.
-    Where logs alone tell of the group, it is nobody whose dump lists groups: that lists all groups of its rank.
+    Where logs alone tell of the group, it is nobody whose dump lists groups: that lists all groups of its rank. Of a
+    group without a description, it is somebody only if gloo's dumps of all ranks are there: it would be done if all
+    members had come, and who waits in another such group may belong here as well.
     """
     users = [one for one in job.ranks.values() if any(group.name == it.group.name for it in (*one.waiting, *one.last))]
+    if not group.description:
+        kinds = {one.kind for rank in users for one in rank.waiting if one.group.name == group.name}
+        has_device = any(rank.counts[group.name].device for rank in users if group.name in rank.counts)
+        is_whole = all(number in job.ranks and job.ranks[number].recorded for number in everybody(job))
+        if has_device or not is_whole or kinds & ONE_SIDED:
+            return set()
     is_logged = not any(one.recorded for one in users)
     listed = {rank for one in job.groups.values() for rank in one.members if is_logged}
-    found = {
-        rank
-        for rank in {*unused} - listed
-        if not any(
-            one.group.description == group.description for one in (*job.ranks[rank].last, *job.ranks[rank].waiting)
-        )
-    }
-    return {rank for rank in found if not job.ranks[rank].waiting} or found
-
-
-def _strangers(job: Job, group: Group, unused: Collection[int]) -> set[int]:
-    """Return who may be missing from a group of gloo's without a description, if there is a dump of every rank.
-
-    It would be done if all members had come. Who has done something in another such group may belong there.
-    """
-    users = [job.ranks[number] for number in job.ranks.keys() - unused]
-    kinds = {one.kind for rank in users for one in rank.waiting if one.group.name == group.name}
-    is_gloo = not any(rank.counts[group.name].device for rank in users if group.name in rank.counts)
-    if not (is_gloo and all(number in job.ranks and job.ranks[number].recorded for number in everybody(job))):
-        return set()
-    found = {number for number in unused if all(one.group.description for one in job.ranks[number].last)}
-    return set() if kinds & ONE_SIDED else {rank for rank in found if not job.ranks[rank].waiting} or found
+    found = set()
+    for number in {*unused} - listed:
+        rank = job.ranks[number]
+        own = (*rank.last, *rank.waiting) if group.description else rank.last
+        if all(one.group.description != group.description for one in own):
+            found.add(number)
+    return {number for number in found if not job.ranks[number].waiting} or found
 
 
 def splits(job: Job) -> tuple[Split, ...]:
@@ -232,43 +225,8 @@ def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[i
     for meeting in found:
         for number in meeting.waiting:
             edges[number].update(meeting.absent)
-    for number, rank in job.ranks.items():
-        for one, end in zip(rank.waiting, ends[number]):
-            if end:
-                edges[number].update([end.rank] if end.lacks else ())
-            elif one.kind in PAIRED:
-                edges[number].update(_alone(job, one, number) if one.peer is None else ())
+    for number, own in ends.items():
+        for end in own:
+            if end and end.lacks:
+                edges[number].add(end.rank)
     return edges
-
-
-def _alone(job: Job, operation: Operation, own: int) -> set[int]:
-    """Return who is at the other end of a send or receive of which no peer is known: nobody, if several may be."""
-    ends = {
-        rank
-        for rank in {*operation.group.members} - {own}
-        if rank not in job.ranks
-        or not any(
-            one.kind in PAIRED
-            and (one.kind != operation.kind or one.kind == "coalesced")
-            and one.group.name == operation.group.name
-            for one in job.ranks[rank].waiting
-        )
-    }
-    return ends if len(ends) == 1 else set()
-
-
-def circle(edges: Mapping[int, Collection[int]]) -> frozenset[int]:
-    """Return the ranks that wait for each other, or for ranks that do."""
-    waited: dict[int, set[int]] = defaultdict(set)
-    left = {rank: len(others) for rank, others in edges.items() if others}
-    for rank, others in edges.items():
-        for other in others:
-            waited[other].add(rank)
-    free = [rank for rank in waited if rank not in left]
-    while free:
-        for rank in waited[free.pop()]:
-            left[rank] -= 1
-            if not left[rank]:
-                del left[rank]
-                free.append(rank)
-    return frozenset(left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.hung_jobs import issued, job, rank
-from unhang.diagnose import desync, pairs
+from unhang.diagnose import collectives, pairs
 from unhang.diagnose.evidence import Group, Job, Operation, Rank, Trail
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
@@ -56,7 +56,7 @@ MEETINGS: dict[str, tuple[Job, list[object]]] = {
 @pytest.mark.parametrize("name", MEETINGS)
 def test_who_meets_in_a_collective(name: str) -> None:
     whole, wanted = MEETINGS[name]
-    found = [(one.sequence, one.waiting, one.absent, one.is_open) for one in desync.meetings(whole)]
+    found = [(one.sequence, one.waiting, one.absent, one.is_open) for one in collectives.meetings(whole)]
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
 
 
@@ -75,61 +75,55 @@ def test_who_meets_in_a_collective(name: str) -> None:
     ],
 )
 def test_what_must_be_equal_in_one_collective(one: Operation, other: Operation, wanted: set[str]) -> None:
-    assert desync.differences([one, other]) == wanted
+    assert collectives.differences([one, other]) == wanted
 
 
 def test_histories_differ_where_the_operations_are_gone() -> None:
     trails = [Trail(1, (5, 6, 7)), Trail(2, (6, 7)), Trail(1, (5, 8, 7)), Trail(1, (5, 0, 7))]
     whole = job([rank()] * 4)
     ranks = {number: one._replace(trails={"0": trails[number]}) for number, one in whole.ranks.items()}
-    (split,) = desync.splits(whole._replace(ranks=ranks, groups={"0": WORLD}))
-    assert split == desync.Split(WORLD, 2, ((0, 1), (2,)))
-    assert desync.splits(whole) == ()
+    (split,) = collectives.splits(whole._replace(ranks=ranks, groups={"0": WORLD}))
+    assert split == collectives.Split(WORLD, 2, ((0, 1), (2,)))
+    assert collectives.splits(whole) == ()
 
 
-def graph(ranks: list[Rank]) -> tuple[dict[int, set[int]], set[int]]:
+def graph(ranks: list[Rank]) -> dict[int, set[int]]:
     whole = job(ranks)
-    edges = desync.waits_for(whole, desync.meetings(whole), pairs.ends(whole))
-    return edges, set(desync.circle(edges))
+    return collectives.waits_for(whole, collectives.meetings(whole), pairs.ends(whole))
 
 
 def test_who_waits_for_whom() -> None:
     # 0 waits for 1, which waits for 2 and 3 elsewhere: these are at work
-    edges, stuck = graph([rank(waits(PAIR)), rank(past(PAIR), waits()), rank(past()), rank(past())])
-    assert (edges, stuck) == ({0: {1}, 1: {0, 2, 3}}, {0, 1})
-    edges, stuck = graph([rank(past(PAIR), waits()), rank(past(PAIR), waits()), rank(past()), rank(waits())])
-    assert (edges, stuck) == ({0: {2}, 1: {2}, 3: {2}}, set())
+    found = graph([rank(waits(PAIR)), rank(past(PAIR), waits()), rank(past()), rank(past())])
+    assert found == {0: {1}, 1: {0, 2, 3}}
+    found = graph([rank(past(PAIR), waits()), rank(past(PAIR), waits()), rank(past()), rank(waits())])
+    assert found == {0: {2}, 1: {2}, 3: {2}}
 
 
 def test_a_stage_waits_for_the_one_before_it() -> None:
     receive = [waits(kind="recv")._replace(peer=number - 1) for number in range(4)]
-    edges, stuck = graph([rank(waits(kind="barrier")), *(rank(one) for one in receive[1:])])
-    assert edges[1] == {0}
-    assert stuck == {0, 1, 2, 3}
-    edges, stuck = graph([rank(waits(kind="send")._replace(peer=1)), rank(receive[1]), rank(), rank()])
-    assert not stuck
-    assert edges == {0: set(), 1: set()}
-    edges, stuck = graph([rank(waits(kind="recv")._replace(peer=1)), rank(receive[1]), rank(), rank()])
-    assert (edges, stuck) == ({0: {1}, 1: {0}}, {0, 1})
-    edges, stuck = graph([rank(waits(kind="send")), rank(waits(kind="send")), rank(), rank()])  # to whom, a log hides
-    assert (edges, stuck) == ({0: set(), 1: set()}, set())
+    assert graph([rank(waits(kind="barrier")), *(rank(one) for one in receive[1:])])[1] == {0}
+    assert graph([rank(waits(kind="send")._replace(peer=1)), rank(receive[1]), rank(), rank()]) == {}
+    found = graph([rank(waits(kind="recv")._replace(peer=1)), rank(receive[1]), rank(), rank()])
+    assert found == {0: {1}, 1: {0}}
+    assert graph([rank(waits(kind="send")), rank(waits(kind="send")), rank(), rank()]) == {}  # to whom, a log hides
 
 
 def test_a_rank_far_off_does_not_fill_the_memory() -> None:
     whole = job([rank(waits())])
-    assert len(desync.everybody(whole._replace(ranks={9_999_999: whole.ranks[0]}, size=None))) == (1 << 17) + 1
+    assert len(collectives.everybody(whole._replace(ranks={9_999_999: whole.ranks[0]}, size=None))) == (1 << 17) + 1
 
 
 def test_what_gloo_tells_late_is_done() -> None:
     whole = job([rank(waits(number=2), waits(number=4), past(number=3), waits(PAIR, number=1))] * 2)
-    settled = desync.settled(whole)
+    settled = collectives.settled(whole)
     assert [(one.group, one.sequence) for one in settled.ranks[0].waiting] == [(WORLD, 4), (PAIR, 1)]
 
 
 def test_what_a_source_does_not_say_of_an_operation_may_be_anything() -> None:
     told = [issued(WORLD, 3, "all_reduce", 2, dtype=dtype)._replace(rank=at) for at, dtype in enumerate(("Float",) * 2)]
     logged = issued(WORLD, 3, "all_reduce")._replace(rank=2, inputs=None, dtypes=None, elements=2)
-    assert desync.sides([*told, logged]) == [(0, 1, 2)]
+    assert collectives.sides([*told, logged]) == [(0, 1, 2)]
     double = told[0]._replace(rank=3, dtypes=("Double",))
-    assert desync.sides([*told, logged, double]) == [(0, 1), (3,)]  # it may be on both
-    assert desync.sides([*told, logged._replace(elements=9)]) == [(0, 1), (2,)]
+    assert collectives.sides([*told, logged, double]) == [(0, 1), (3,)]  # it may be on both
+    assert collectives.sides([*told, logged._replace(elements=9)]) == [(0, 1), (2,)]
