@@ -70,6 +70,8 @@ class Request(NamedTuple):
     """``--target``: a site-packages folder, without an interpreter."""
     source: str | None = None
     """``--source``: a checkout."""
+    image: str | None = None
+    """``--image``: an image; then the others name what is in it."""
     script: str | None = None
     """``--script``: the script whose folder comes first on the path."""
     fixes: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ class Environment(NamedTuple):
     """``sys.prefix`` of that interpreter, or the folder itself."""
     found_by: str
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
-    ``--target`` or ``--source``."""
+    ``--target``, ``--source`` or ``--image``."""
     objection: str = ""
     """Why this interpreter, which nobody has named, is not to be run: somebody else could have put it there."""
 
