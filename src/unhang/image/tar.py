@@ -102,7 +102,7 @@ def _records(data: bytes) -> dict[str, str]:
     while at < len(data):
         space = data.find(b" ", at, at + 20)
         length = int(data[at:space]) if space > at and data[at:space].isdigit() else 0
-        if not space - at < length <= len(data) - at:
+        if not max(space - at, 0) < length <= len(data) - at:
             raise bad("a layer is no tar archive: it has a pax header that is none")
         name, _, value = data[space + 1 : at + length - 1].partition(b"=")
         at += length

@@ -169,7 +169,7 @@ class Tree:
         self._last = None
         if not isinstance(folder, dict):
             return
-        if name == ".wh..wh.opq":
+        if name == ".wh..wh..opq":
             folder.clear()
         elif not name.startswith(".wh..wh."):
             folder.pop(name.removeprefix(".wh."), None)
