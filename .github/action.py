@@ -19,7 +19,7 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 
 from unhang import gate  # noqa: E402 - of the action's own commit
 
-_PLACES = ("python", "target", "source")
+_PLACES = ("python", "target", "source", "image")
 _CHOOSING = ("fix", "skip", "kind", "upstream", "accept")
 _LEFT = ("needed", "drifted", "unlisted")
 """The verdicts of what is left to do."""
@@ -67,6 +67,8 @@ def command_line(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[
         raise WrongInputError("require is for check and apply, not for diff")
     if inputs["expect_digest"] and command != "check":
         raise WrongInputError(f"expect-digest is for check, not for {command}")
+    if inputs["image"] and command != "check":
+        raise WrongInputError(f"image is for check, not for {command}")
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
     return [command, *where(inputs, environ), *require, *expect]
@@ -119,11 +121,15 @@ def _repeated(name: str, words: str) -> list[str]:
     return [f"--{name}={value}" for value in words.split()]
 
 
-def _install(version: str, folder: Path) -> Path:
+def _requirement(inputs: Mapping[str, str]) -> str:
+    extra = "[image]" if inputs["image"] else ""
+    return f"unhang{extra}=={inputs['version']}" if inputs["version"] else f"{REPOSITORY}{extra}"
+
+
+def _install(requirement: str, folder: Path) -> Path:
     """Install unhang into an environment of its own, apart from the one to look at; return its Python."""
     venv.create(folder, with_pip=True, clear=True)
     python = folder / "bin" / "python"
-    requirement = f"unhang=={version}" if version else str(REPOSITORY)
     pip = [str(python), *_MODULE, "pip", "--quiet", "--disable-pip-version-check"]
     # pip starts interpreters of its own, which are not isolated
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -155,7 +161,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     try:
         arguments = command_line(inputs, environ)
         with _without_commands():
-            python = _install(inputs["version"], Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action"))  # noqa: S108
+            folder = Path(environ.get("RUNNER_TEMP", "/tmp"), "unhang-action")  # noqa: S108
+            python = _install(_requirement(inputs), folder)
     except WrongInputError as error:
         print(gate.command("error", str(error), title="unhang"))
         return 2
