@@ -38,7 +38,9 @@ def error(path: Path) -> str:
 def archive(folder: Path) -> Path:
     """Return the layout in a folder as an archive, with the index last."""
     paths = sorted((it for it in folder.rglob("*") if it.is_file()), key=lambda it: it.name == "index.json")
-    (folder.parent / "layout.tar").write_bytes(make.tar(*((f"./{it.relative_to(folder)}", it.read_bytes()) for it in paths)))
+    (folder.parent / "layout.tar").write_bytes(
+        make.tar(*((f"./{it.relative_to(folder)}", it.read_bytes()) for it in paths))
+    )
     return folder.parent / "layout.tar"
 
 
@@ -147,7 +149,8 @@ def test_an_index_that_is_none_is_an_error(index: object, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "change", [{"config": None}, {"layers": "x"}, {"layers": [{"digest": 1}]}, {"layers": [{"mediaType": "x+encrypted"}]}]
+    "change",
+    [{"config": None}, {"layers": "x"}, {"layers": [{"digest": 1}]}, {"layers": [{"mediaType": "x+encrypted"}]}],
 )
 def test_a_manifest_that_is_none_is_an_error(change: Mapping[str, object], tmp_path: Path) -> None:
     made = Layout(tmp_path / "oci")

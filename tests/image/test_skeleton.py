@@ -44,10 +44,17 @@ def test_only_what_is_read_is_written_and_links_that_lead_to_it(tmp_path: Path) 
     assert not (root / "empty").exists()
 
 
-@pytest.mark.parametrize("target", ["/verl", f"{OUT}verl", f"/x/{OUT}verl", "../verl", "s/../../verl", "/s/../verl/.", "/s/.."])
+@pytest.mark.parametrize(
+    "target", ["/verl", f"{OUT}verl", f"/x/{OUT}verl", "../verl", "s/../../verl", "/s/../verl/.", "/s/.."]
+)
 def test_no_link_leads_out_of_the_image(target: str, tmp_path: Path) -> None:
     (tmp_path / "verl").mkdir()
-    files: list[Entry] = [("verl/a.py", b"1"), ("d/s/verl/b.py", b""), ("s", (LINK, "d/s")), ("d/verl.py", (LINK, target))]
+    files: list[Entry] = [
+        ("verl/a.py", b"1"),
+        ("d/s/verl/b.py", b""),
+        ("s", (LINK, "d/s")),
+        ("d/verl.py", (LINK, target)),
+    ]
     root = written(tmp_path, *files)
     assert os.path.realpath(root / "d/verl.py").startswith(f"{root}/")
     text = os.readlink(root / "d/verl.py")
@@ -85,7 +92,9 @@ def test_the_lines_of_a_pth_file_lead_into_the_image(tmp_path: Path) -> None:
 
 def finder(mapping: object, namespaces: object) -> bytes:
     """Return a finder as setuptools writes it, without its code, whose digest the test knows."""
-    return f"MAPPING: dict[str, str] = {mapping!r}\nNAMESPACES: dict = {namespaces!r}\nPATH_PLACEHOLDER = 'x'\n".encode()
+    return (
+        f"MAPPING: dict[str, str] = {mapping!r}\nNAMESPACES: dict = {namespaces!r}\nPATH_PLACEHOLDER = 'x'\n".encode()
+    )
 
 
 @pytest.fixture
@@ -111,7 +120,8 @@ def test_code_under_another_name_is_named(tmp_path: Path) -> None:
     there = made(
         tmp_path, ("src/fork/a.py", b""), ("__editable___verl_1_finder.py", finder({"verl": "/src/fork"}, {})),
         ("x/core/b.py", b""), (f"{make.SITE}/megatron/core", (LINK, "/x/core")), ("x/c.py", b""),
-        (f"{make.SITE}/verl/c.py", (LINK, "/x/c.py")), (f"{make.SITE}/swift", (LINK, "/opt/swift")), ("opt/swift", None),
+        (f"{make.SITE}/verl/c.py", (LINK, "/x/c.py")), (f"{make.SITE}/swift", (LINK, "/opt/swift")),
+        ("opt/swift", None),
     )  # fmt: skip
     assert there.elsewhere() == {
         "src/fork": "verl", "x/core": f"{make.SITE}/megatron/core", "x/c.py": f"{make.SITE}/verl/c.py",

@@ -22,7 +22,9 @@ def error(data: bytes) -> str:
     return f"{caught.value.code}: {caught.value.message}"
 
 
-@pytest.mark.parametrize("data", [TEXT, gzip.compress(TEXT), gzip.compress(TEXT[:5]) + gzip.compress(TEXT[5:]) + bytes(99)])
+@pytest.mark.parametrize(
+    "data", [TEXT, gzip.compress(TEXT), gzip.compress(TEXT[:5]) + gzip.compress(TEXT[5:]) + bytes(99)]
+)
 def test_bytes_are_read_as_they_are_or_decompressed(data: bytes) -> None:
     reader = plain(pieces(data))
     assert (reader.peek(3), reader.read(5)) == (TEXT[:3], TEXT[:5])

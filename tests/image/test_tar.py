@@ -75,7 +75,9 @@ def test_a_sparse_file_of_pax_is_one_too() -> None:
     assert members(pax(b"22 GNU.sparse.major=1\n"))[0].kind == tar.OTHER
 
 
-@pytest.mark.parametrize("records", [b"99 path=x\n", b"0 path=x\n", b"nonsense", b"9" * 400, b"13 size=-999\n", b"14 size=99x99\n"])
+@pytest.mark.parametrize(
+    "records", [b"99 path=x\n", b"0 path=x\n", b"nonsense", b"9" * 400, b"13 size=-999\n", b"14 size=99x99\n"]
+)
 def test_an_odd_pax_header_is_an_error(records: bytes) -> None:
     assert error(pax(records)).startswith("a layer is no tar archive")
 

@@ -72,7 +72,9 @@ def test_a_hard_link_to_nothing_is_an_error(target: str, tmp_path: Path) -> None
 
 
 def test_a_file_that_is_wanted_under_its_other_name_alone_is_named(tmp_path: Path) -> None:
-    assert laid(tmp_path, [("store/1f", b"1"), ("verl/a.py", (HARD, "store/1f"))]).elsewhere == {"store/1f": "verl/a.py"}
+    assert laid(tmp_path, [("store/1f", b"1"), ("verl/a.py", (HARD, "store/1f"))]).elsewhere == {
+        "store/1f": "verl/a.py"
+    }
 
 
 def test_links_lead_at_the_most_to_the_top_and_loops_to_nothing(tmp_path: Path) -> None:
@@ -89,7 +91,9 @@ def test_a_file_below_a_file_or_a_loop_is_an_error(tmp_path: Path) -> None:
 
 
 def test_pipes_and_large_files_are_there_without_content(tmp_path: Path) -> None:
-    found = laid(tmp_path, [("verl/p.py", (PIPE, "")), ("verl/big.py", bytes(17 << 20)), ("usr/bin/python3", b"\x7fELFxyz")])
+    found = laid(
+        tmp_path, [("verl/p.py", (PIPE, "")), ("verl/big.py", bytes(17 << 20)), ("usr/bin/python3", b"\x7fELFxyz")]
+    )
     assert found.find("verl/p.py") == File("")
     big, python = (found.find(name) for name in ("verl/big.py", "usr/bin/python3"))
     assert isinstance(big, File)
@@ -99,7 +103,9 @@ def test_pipes_and_large_files_are_there_without_content(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("limit", "value"), [("_ENTRIES", 3), ("_CHARACTERS", 9), ("_FILES", 1), ("_BYTES", 3)])
-def test_there_is_an_end_to_what_is_read(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_an_end_to_what_is_read(
+    limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tree, limit, value)
     files: list[Entry] = [("verl/a.py", b"12"), ("verl/b.py", b"34"), ("c", b""), ("d", b"")]
     assert error(tmp_path, files).startswith("image-too-large: ")

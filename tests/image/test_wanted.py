@@ -31,7 +31,14 @@ def test_what_is_read_is_known_by_its_name(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [f"{SITE}/torch/x.py", f"{SITE}/overly/x.py", f"{SITE}/verl/data.bin", "usr/bin/verl", "home/etc/passwd", "usr/lib/os.py"],
+    [
+        f"{SITE}/torch/x.py",
+        f"{SITE}/overly/x.py",
+        f"{SITE}/verl/data.bin",
+        "usr/bin/verl",
+        "home/etc/passwd",
+        "usr/lib/os.py",
+    ],
 )
 def test_nothing_else_is(path: str) -> None:
     assert Wanted(["roll"]).amount(path, 100) is None

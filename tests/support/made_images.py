@@ -15,7 +15,7 @@ SITE = "opt/venv/lib/python3.12/site-packages"
 ENGINE = f"{SITE}/verl/workers/engine/megatron/transformer_impl.py"
 VENV = ("PATH=/opt/venv/bin:/usr/local/bin", "VIRTUAL_ENV=/opt/venv")
 LINK, HARD, PIPE, DEVICE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE
-Entry = tuple[str, bytes | None | tuple[bytes, str]]
+Entry = tuple[str, bytes | tuple[bytes, str] | None]
 """A path, and a file's content; None for a folder; the type of something else, and where it leads."""
 
 

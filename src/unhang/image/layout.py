@@ -228,7 +228,7 @@ def _of(store: _Store, name: str, diff_id: str) -> list[Change]:
 
 def _of_oci(store: _Store) -> Contents:
     found = _manifests(store, _json(store, "index.json", dict), _DEEPEST)
-    here = {name: about for name, about in found.items() if store.has(name)} or found  # those of other platforms may lack
+    here = {name: about for name, about in found.items() if store.has(name)} or found  # the others may lack
     if not here:
         raise bad("its index lists no image")
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -248,7 +248,7 @@ def _of_oci(store: _Store) -> Contents:
 
 
 def _manifests(store: _Store, index: Mapping[str, object], depth: int) -> dict[str, tuple[str, str]]:
-    """Return the manifests of images in an index, each with its platform and its name, as far as the index says them."""
+    """Return the manifests of images in an index, each with its platform and name, as far as it says them."""
     found: dict[str, tuple[str, str]] = {}
     for one in _list(index.get("manifests"), dict):
         about, notes = _get(one, "platform", dict, {}), _get(one, "annotations", dict, {})

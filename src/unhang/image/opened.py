@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -132,7 +132,9 @@ def environments(image: Image, names: Sequence[str], python: str | None) -> tupl
                 is_read = True
                 found.setdefault((start.prefix, start.tag), Environment(python, start.prefix, "--image", OBJECTION))
         if why and not is_read:
-            unread.append(f"only running it would tell what it imports, so its site-packages are looked at alone: {why}")
+            unread.append(
+                f"only running it would tell what it imports, so its site-packages are looked at alone: {why}"
+            )
     return [*found.values()], unread
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from contextlib import suppress
 
 from unhang.find import editable
@@ -59,7 +58,11 @@ class Skeleton:
         found = dict(self._tree.elsewhere)
         for path in self._links.keys() & self._kept:
             places, node = self._tree.walk(path)
-            if node is not None and self._wanted.is_of_upstream(path) and (isinstance(node, dict) or path.endswith(".py")):
+            if (
+                node is not None
+                and self._wanted.is_of_upstream(path)
+                and (isinstance(node, dict) or path.endswith(".py"))
+            ):
                 found["/".join(places)] = path
         for path, node in self._tree.everything():
             if isinstance(node, File) and _FINDER.fullmatch(path.rpartition("/")[2]):
@@ -117,7 +120,7 @@ class Skeleton:
     def _moved(self, root: str, above: str, name: str, text: str) -> str:
         """Return a file of settings with the root before its paths."""
         if name == "pyvenv.cfg":
-            return "".join(map(lambda line: _with_home(root, line), text.splitlines(keepends=True)))
+            return "".join(_with_home(root, line) for line in text.splitlines(keepends=True))
         if not name.endswith(".pth"):
             return editable.moved(text, lambda place: root + self._inside(self.workdir, place))
         if re.search(r"[^\t\n\r -~]", text):

@@ -26,7 +26,9 @@ def bad(what: str) -> UnhangError:
 
 def too_large(what: str) -> UnhangError:
     """Return the error of an image that is larger than any real one."""
-    return UnhangError("image-too-large", what, hint="unpack the image yourself, and name its site-packages: --target DIR")
+    return UnhangError(
+        "image-too-large", what, hint="unpack the image yourself, and name its site-packages: --target DIR"
+    )
 
 
 class Reader:

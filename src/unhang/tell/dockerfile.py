@@ -20,7 +20,9 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
     left = [it for it in findings if not it.settled]
     if collides or not left:
         return first
-    lines = dict.fromkeys(first_line(it.verdict.hint) for it in left if it.verdict.to_rewrite or it.source or it.to_write)
+    lines = dict.fromkeys(
+        first_line(it.verdict.hint) for it in left if it.verdict.to_rewrite or it.source or it.to_write
+    )
     if lines:
         commands = " && ".join(filter(None, ("pip install --no-cache-dir unhang", *lines)))
         return f"{first}; next, in the Dockerfile, below the line that installs them:\n  RUN {commands} 2>&1"
