@@ -51,6 +51,11 @@ def test_what_docker_saves_is_read(tmp_path: Path) -> None:
     assert read.config == layout.Config({"A": "b=c", "D": ""}, "/w", "me")
 
 
+def test_what_cannot_be_a_variable_or_a_folder_is_left_out(tmp_path: Path) -> None:
+    path = make.saved(tmp_path / "a.tar", [ONE], ["A=\ud800", "B=\0", "C=é"], WorkingDir="\ud800")
+    assert layout.read(str(path), names).config == layout.Config({"C": "é"}, "", "")
+
+
 def test_a_compressed_archive_is_read(tmp_path: Path) -> None:
     path = make.saved(tmp_path / "a.tar", [ONE, TWO])
     path.write_bytes(gzip.compress(path.read_bytes()))

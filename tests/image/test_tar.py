@@ -91,6 +91,12 @@ def test_a_header_of_any_size_is_not_read() -> None:
     assert error(make.tar(("a", (make.LINK, "")))).startswith("a layer has a link that leads nowhere")
 
 
+def test_a_name_that_no_system_has_is_an_error() -> None:
+    assert error(pax(b"12 path=a\0b\n")).startswith("a layer has a path that no system has")
+    with pytest.raises(UnhangError, match="no system has"):
+        tar.plain("\ud800")
+
+
 def test_what_is_no_archive_is_an_error() -> None:
     assert error(b"x" * 2000).startswith("a layer is no tar archive")
     assert error(make.tar(("a", b"x" * 5000))[:2000]) == "a layer is cut off"

@@ -276,9 +276,9 @@ def _several(names: list[str]) -> UnhangError:
 def _config(document: Mapping[str, object], notes: tuple[str, ...]) -> Config:
     config = _get(document, "config", dict, {})
     pairs = (line.partition("=") for line in _list(config.get("Env"), str))
-    environ = {name: value for name, _, value in pairs if "\0" not in value}
+    environ = {name: value for name, _, value in pairs if tar.is_text(value)}
     folder, user = (str(config.get(name) or "") for name in ("WorkingDir", "User"))
-    return Config(environ, folder if "\0" not in folder else "", user, notes)
+    return Config(environ, folder if tar.is_text(folder) else "", user, notes)
 
 
 def _blob(descriptor: Mapping[str, object]) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 _RATIO = 200  # of what is decompressed to what was read; real layers have less than 20
 _FREE = 1 << 30  # bytes that any layer may have
+_PIECE = 1 << 14  # bytes that are decompressed at once: what is after the end of a member is copied
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -27,7 +28,7 @@ def bad(what: str) -> UnhangError:
 def too_large(what: str) -> UnhangError:
     """Return the error of an image that is larger than any real one."""
     return UnhangError(
-        "image-too-large", what, hint="unpack the image yourself, and name its site-packages: --target DIR"
+        "image-too-large", what, hint="if you trust it, unpack it yourself, and name its site-packages: --target DIR"
     )
 
 
@@ -144,20 +145,23 @@ def _inflated(chunks: Iterator[bytes], new: Callable[[], Any], failure: type[Exc
     engine, is_begun, taken, given = new(), False, 0, 0
     for chunk in chunks:
         taken += len(chunk)
-        left = chunk
-        while left or not engine.needs_input:
-            try:
-                out = engine.decompress(left, CHUNK)
-            except failure as error:
-                raise bad(f"a layer cannot be decompressed: {error}") from None
-            left, is_begun = b"", True
-            given += len(out)
-            if given > _FREE + _RATIO * taken:
-                raise too_large(f"a layer is {_RATIO} times as large as the archive has it")
-            if out:
-                yield out
-            if engine.eof:
-                left, engine, is_begun = engine.unused_data.lstrip(b"\0"), new(), False
+        for at in range(0, len(chunk), _PIECE):
+            left = chunk[at : at + _PIECE]
+            while left or not engine.needs_input:
+                if not is_begun and not (left := left.lstrip(b"\0")):
+                    break  # zeros after a member
+                try:
+                    out = engine.decompress(left, CHUNK)
+                except failure as error:
+                    raise bad(f"a layer cannot be decompressed: {error}") from None
+                left, is_begun = b"", True
+                given += len(out)
+                if given > _FREE + _RATIO * taken:
+                    raise too_large(f"a layer decompresses to more than {_RATIO} times its size")
+                if out:
+                    yield out
+                if engine.eof:
+                    left, engine, is_begun = engine.unused_data, new(), False
     if is_begun:
         raise bad("a layer is cut off")
 

@@ -65,7 +65,7 @@ def members(reader: Reader) -> Iterator[Member]:
             kind = OTHER if "sparse" in more else _KINDS.get(header.type, OTHER)
             start = reader.position
             target = more.get("linkpath", header.linkname)
-            if len(target) > LONGEST_PATH or "\0" in target or (kind == LINK and not target):
+            if len(target) > LONGEST_PATH or not is_text(target) or (kind == LINK and not target):
                 raise bad(f"a layer has a link that leads nowhere: {target[:80]!a}")
             yield Member(plain(more.get("path", header.name)), kind, size, target)
             reader.skip(start + size + -size % _BLOCK - reader.position)
@@ -75,11 +75,21 @@ def members(reader: Reader) -> Iterator[Member]:
 def plain(name: str) -> str:
     """Return a path below the top, however it is written. Raises UnhangError ``bad-image`` if it leads out of it."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
+    if not is_text(name):
+        raise bad(f"a layer has a path that no system has: {name[:80]!a}")
     if len(name) > LONGEST_PATH:
         raise bad(f"a layer has a path of {len(name)} characters")
-    if ".." in parts or "\0" in name:
+    if ".." in parts:
         raise bad(f"a layer has a file outside of the image: {name!a}")
     return "/".join(parts)
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text can be a path or the value of a variable."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can express
+        return False
 
 
 def _size(text: str) -> int:

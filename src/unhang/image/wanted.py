@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from unhang import packs
 
@@ -30,24 +30,31 @@ class Wanted:
         files = {os.path.basename(name) for one in upstreams for name in (one.version.get("file", ""), *one.marks)}
         files = {re.escape(name) for name in files if name and not name.endswith(".py")}
         dists = "|".join(sorted({re.escape(one.distribution).replace(r"\-", "[-_.]") for one in upstreams}))
-        file = "|".join([r"[^/]*\.(?:py|pyc|so)", *sorted(files)])
-        code = rf"(?:{tops})(?:\.py|\.pyc|(?:\.[\w-]+)?\.so|/(?:.*/)?(?:{file}))$"
-        info = rf"(?:{dists})-[^/]*\.dist-info/[^/]+$"
-        self._one = re.compile(rf"^etc/passwd$|(?:^|/)(?:{code}|(?i:{info})|{_OF_PYTHON})", re.DOTALL)
+        self._inside = re.compile(rf"(?:^|/)(?:{tops})/")
+        self._file = re.compile("|".join([r"[^/]*\.(?:py|pyc|so)", *sorted(files)]))
+        module = rf"(?:{tops})(?:\.py|\.pyc|(?:\.[\w-]+)?\.so)$"
+        info = rf"(?i:(?:{dists})-[^/]*\.dist-info/[^/]+)$"
+        self._other = re.compile(rf"^etc/passwd$|(?:^|/)(?:{module}|{info}|{_OF_PYTHON})")
         self._below = re.compile(rf"(?:^|/)(?:{tops})(?:[./]|$)")
         self._elsewhere = elsewhere or {}
 
     def amount(self, path: str, size: int) -> int | None:
         """Return how many bytes of a file are read; None if it does not matter, not even whether it is there."""
-        if not self._one.search(path):
-            for real, alias in self._elsewhere.items():
-                if path == real or (path.startswith(f"{real}/") and self._one.search(alias + path[len(real) :])):
-                    break
-            else:
-                return None
+        if not (self._is_read(path) or path in self._elsewhere or any(map(self._is_read, self._others(path)))):
+            return None
         if _PROGRAM.search(f"/{path}"):
             return min(size, _BINARY)
         return size if size <= LARGEST else 0
+
+    def _is_read(self, path: str) -> bool:
+        file = path.rpartition("/")[2]
+        return bool((self._file.fullmatch(file) and self._inside.search(path)) or self._other.search(path))
+
+    def _others(self, path: str) -> Iterator[str]:
+        """Yield the other names of a path."""
+        for real, alias in self._elsewhere.items():
+            if path.startswith(f"{real}/"):
+                yield alias + path[len(real) :]
 
     def is_of_upstream(self, path: str) -> bool:
         """Return whether a path may lead to an upstream's code, by its own name or that of a folder."""
