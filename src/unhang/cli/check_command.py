@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang check``: return 0 if nothing is left to do, 1 if something is, or a run was interrupted."""
-    if options.image:
-        from unhang.cli import check_image
+    wanted = request(options)._replace(as_imported=True)
+    if wanted.image:
+        from unhang.cli.check_image import surveyed
+        from unhang.tell import dockerfile
 
-        return check_image.run(options)
-    return check(options, request(options)._replace(as_imported=True))
+        return told(options, wanted, surveyed(wanted), dockerfile.summary)
+    return check(options, wanted)
 
 
 def check(options: argparse.Namespace, wanted: Request) -> int:

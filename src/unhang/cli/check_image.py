@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.cli.check_command import told
-from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.prove.ranks import tidy
 from unhang.survey import in_image
-from unhang.tell import dockerfile
 
 if TYPE_CHECKING:
-    import argparse
+    from unhang.records import Request
+    from unhang.survey.verdicts import Survey
 
 
-def run(options: argparse.Namespace) -> int:
-    """Check an image; return the exit code as ``check`` does."""
-    wanted = request(options)._replace(as_imported=True)
+def surveyed(wanted: Request) -> Survey:
+    """Return the survey of an image. Raises UnhangError ``bad-option``, and as ``in_image.survey``; and OSError."""
     if wanted.script:
         hint = "name the folder of the script with --source"
         raise UnhangError("bad-option", "--script does not go with --image", hint=hint)
     with tidy.folder("unhang-image-") as (folder, _):
-        seen = in_image.survey(wanted, folder)
-    return told(options, wanted, seen, dockerfile.summary)
+        return in_image.survey(wanted, folder)
