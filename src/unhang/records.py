@@ -70,8 +70,6 @@ class Request(NamedTuple):
     """``--target``: a site-packages folder, without an interpreter."""
     source: str | None = None
     """``--source``: a checkout."""
-    image: str | None = None
-    """``--image``: an image; then the others name what is in it."""
     script: str | None = None
     """``--script``: the script whose folder comes first on the path."""
     fixes: tuple[str, ...] = ()
@@ -95,6 +93,8 @@ class Request(NamedTuple):
     repeats them."""
     writer: tuple[str, ...] = ("apply",)
     """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
+    image: str | None = None
+    """``--image``: an image; then ``python``, ``target`` and ``source`` name what is in it."""
 
     def is_about(self, upstream: str) -> bool:
         """Return whether the upstream of this name is one to look at."""

@@ -59,7 +59,7 @@ in_image.opened = lambda *_: time.sleep(600)
 def test_nothing_is_left_even_of_a_run_that_is_killed(image: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    command = [cli.COMMAND[0], "-c", _WAITS + cli.COMMAND[2], "check", "--image", image]
+    command = [cli.COMMAND[0], "-c", _WAITS + cli.COMMAND[2], "check", "--image", str(image)]
     with subprocess.Popen(command, env={**cli.environ(), "TMPDIR": str(work)}) as process:
         while not [*work.iterdir()]:
             assert process.poll() is None

@@ -63,7 +63,7 @@ def test_a_compressed_archive_is_read(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_docker_saved_as_a_link_is_read(tmp_path: Path) -> None:
-    config = {"config": {}, "rootfs": {}}
+    config: dict[str, object] = {"config": {}, "rootfs": {}}
     listing = [{"Config": "c.json", "RepoTags": None, "Layers": ["a/layer.tar", "b/layer.tar"]}]
     texts = [("c.json", json.dumps(config).encode()), ("manifest.json", json.dumps(listing).encode())]
     (tmp_path / "a.tar").write_bytes(make.tar(("a/layer.tar", ONE), ("b/layer.tar", (LINK, "../a/layer.tar")), *texts))

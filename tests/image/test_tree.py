@@ -22,11 +22,11 @@ def laid(folder: Path, *layers: list[Entry]) -> Tree:
 
 def shown(found: Tree) -> dict[str, object]:
     """Return what is in a tree: a file's bytes, None for one that is not read, where a link leads; no folders."""
-    return {
-        path: node if isinstance(node, str) else None if node is PLAIN else Path(node.copy).read_bytes()
-        for path, node in found.everything()
-        if not isinstance(node, dict) and (node is PLAIN or isinstance(node, (File, str)))
-    }
+    return {path: _shown(node) for path, node in found.everything() if not isinstance(node, dict)}
+
+
+def _shown(node: object) -> object:
+    return Path(node.copy).read_bytes() if isinstance(node, File) else None if node is PLAIN else node
 
 
 def error(folder: Path, *layers: list[Entry]) -> str:

@@ -78,9 +78,8 @@ def test_paths_are_those_of_the_image_and_so_are_the_commands(tmp_path: Path) ->
 
 def stub(site: str, version: str = "0.7.1") -> list[Entry]:
     """Return a stand-in for verl, without its functions."""
-    return [(f"{site}/verl/{name}", b"") for name in ("__init__.py", "protocol.py")] + [
-        (f"{site}/verl/version/version", version.encode())
-    ]
+    names = {"__init__.py": "", "protocol.py": "", "version/version": version}
+    return [(f"{site}/verl/{name}", text.encode()) for name, text in names.items()]
 
 
 def locations(ran: cli.Ran) -> list[str]:
