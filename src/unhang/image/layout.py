@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from unhang.errors import UnhangError
 from unhang.image import tar
-from unhang.image.stream import Reader, bad, checked, of_file, plain, too_large
+from unhang.image.stream import Chunk, Reader, bad, checked, of_file, plain, too_large
 from unhang.image.tree import Change
 
 _JSON = 4 << 20  # bytes of a manifest or a config
@@ -132,7 +132,7 @@ class _Archive:
                 above = os.path.dirname(name) if member.kind == tar.LINK else ""
                 self._links[name] = os.path.normpath(os.path.join(above, member.target))
             elif member.kind == tar.FILE:
-                chunks = _checked((bytes(part) for part in reader.parts(member.size)), name)
+                chunks = _checked(reader.parts(member.size), name)
                 inner = Reader(chunks)
                 if member.size <= _JSON and inner.peek(1) in (b"{", b"["):
                     size += member.size
@@ -168,7 +168,7 @@ class _Archive:
         return name
 
 
-def _kept(chunks: Iterator[bytes], name: str, read: Read) -> tuple[list[Change], str] | UnhangError:
+def _kept(chunks: Iterator[Chunk], name: str, read: Read) -> tuple[list[Change], str] | UnhangError:
     try:
         return _layer(chunks, name, read)
     except UnhangError as error:
@@ -177,14 +177,14 @@ def _kept(chunks: Iterator[bytes], name: str, read: Read) -> tuple[list[Change],
         return error  # it may be of another image in this archive, or no layer at all
 
 
-def _layer(chunks: Iterator[bytes], name: str, read: Read) -> tuple[list[Change], str]:
+def _layer(chunks: Iterator[Chunk], name: str, read: Read) -> tuple[list[Change], str]:
     """Return a layer, and the sha256 of what it is decompressed; empty if its name was checked."""
     inside = plain(chunks)
     if _NAMED.fullmatch(name):
         return read(inside), ""
     digest = hashlib.sha256()
 
-    def seen() -> Iterator[bytes]:
+    def seen() -> Iterator[Chunk]:
         for chunk in inside.rest():
             digest.update(chunk)
             yield chunk
@@ -192,7 +192,7 @@ def _layer(chunks: Iterator[bytes], name: str, read: Read) -> tuple[list[Change]
     return read(Reader(seen())), digest.hexdigest()
 
 
-def _checked(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+def _checked(chunks: Iterator[Chunk], name: str) -> Iterator[Chunk]:
     """Yield these bytes. Raises UnhangError at their end if their name is a digest, and not theirs."""
     found = _NAMED.fullmatch(name)
     return checked(chunks, found[1], name) if found else chunks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK = 1 << 20
+Chunk = bytes | memoryview
 _RATIO = 200  # of what is decompressed to what was read; real layers have less than 20
 _FREE = 1 << 30  # bytes that any layer may have
 _PIECE = 1 << 14  # bytes that are decompressed at once: what is after the end of a member is copied
@@ -35,7 +37,7 @@ def too_large(what: str) -> UnhangError:
 class Reader:
     """Reads chunks forward."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
         self._left = memoryview(b"")
         self.position = 0
@@ -44,7 +46,7 @@ class Reader:
     def peek(self, size: int) -> bytes:
         """Return the next bytes, which are still to be read; fewer at the end."""
         while len(self._left) < size and (more := next(self._chunks, b"")):
-            self._left = memoryview(bytes(self._left) + more)
+            self._left = memoryview(bytes(self._left) + bytes(more))
         return bytes(self._left[:size])
 
     def parts(self, size: int) -> Iterator[memoryview]:
@@ -72,10 +74,9 @@ class Reader:
         if self.position != to:
             raise bad("a layer is cut off")
 
-    def rest(self) -> Iterator[bytes]:
+    def rest(self) -> Iterator[memoryview]:
         """Yield all that is left."""
-        while part := self.read(CHUNK):
-            yield part
+        return self.parts(sys.maxsize)
 
     def finish(self) -> None:
         """Read to the end: only then is a digest checked."""
@@ -89,7 +90,7 @@ def of_file(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def checked(chunks: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:
+def checked(chunks: Iterator[Chunk], digest: str, what: str) -> Iterator[Chunk]:
     """Yield these bytes. Raises UnhangError ``bad-image`` at their end if they do not have this sha256."""
     found = hashlib.sha256()
     for chunk in chunks:
@@ -99,7 +100,7 @@ def checked(chunks: Iterator[bytes], digest: str, what: str) -> Iterator[bytes]:
         raise bad(f"{what} does not have its digest: it is damaged, or somebody has changed it")
 
 
-def plain(chunks: Iterator[bytes]) -> Reader:
+def plain(chunks: Iterator[Chunk]) -> Reader:
     """Return a reader of these bytes, decompressed if they are gzip or zstd.
 
     It raises UnhangError ``bad-image``, ``image-too-large`` for a bomb, and ``no-zstd`` if nothing here reads that.
@@ -140,13 +141,13 @@ class _Gzip:
         return self._engine.unused_data
 
 
-def _inflated(chunks: Iterator[bytes], new: Callable[[], Any], failure: type[Exception]) -> Iterator[bytes]:
+def _inflated(chunks: Iterator[memoryview], new: Callable[[], Any], failure: type[Exception]) -> Iterator[bytes]:
     """Yield what these bytes are decompressed; several members or frames may follow each other."""
     engine, is_begun, taken, given = new(), False, 0, 0
     for chunk in chunks:
         taken += len(chunk)
         for at in range(0, len(chunk), _PIECE):
-            left = chunk[at : at + _PIECE]
+            left = bytes(chunk[at : at + _PIECE])
             while left or not engine.needs_input:
                 if not is_begun and not (left := left.lstrip(b"\0")):
                     break  # zeros after a member
