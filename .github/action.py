@@ -19,7 +19,7 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 
 from unhang import gate  # noqa: E402 - of the action's own commit
 
-_PLACES = ("python", "target", "source", "lock")
+_PLACES = ("python", "target", "source", "lock", "image")
 _CHOOSING = ("fix", "skip", "kind", "upstream", "accept")
 _LEFT = ("needed", "drifted", "unlisted")
 """The verdicts of what is left to do."""
@@ -70,6 +70,8 @@ def command_line(inputs: Mapping[str, str], environ: Mapping[str, str]) -> list[
         raise WrongInputError(f"expect-digest is for check, not for {command}")
     if inputs["lock"] and command != "check":
         raise WrongInputError(f"lock is for check, not for {command}")
+    if inputs["image"] and command != "check":
+        raise WrongInputError(f"image is for check, not for {command}")
     require = _repeated("require", inputs["require"])
     expect = ["--expect-digest", inputs["expect_digest"]] if inputs["expect_digest"] else []
     return [command, *where(inputs, environ), *require, *expect]
@@ -130,7 +132,8 @@ def _repeated(name: str, words: str) -> list[str]:
 
 
 def _requirement(inputs: Mapping[str, str]) -> str:
-    extra = "[lock]" if inputs["lock"] else ""
+    extras = ",".join(name for name in ("lock", "image") if inputs[name])
+    extra = f"[{extras}]" if extras else ""
     return f"unhang{extra}=={inputs['version']}" if inputs["version"] else f"{REPOSITORY}{extra}"
 
 

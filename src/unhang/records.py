@@ -95,6 +95,8 @@ class Request(NamedTuple):
     repeats them."""
     writer: tuple[str, ...] = ("apply",)
     """The command that brings the fixes into place, with its own arguments: ``overlay DIR``, ``wheel REQ -o DIR``."""
+    image: str | None = None
+    """``--image``: an image; then ``python``, ``target`` and ``source`` name what is in it."""
 
     def is_about(self, upstream: str) -> bool:
         """Return whether the upstream of this name is one to look at."""
@@ -110,7 +112,7 @@ class Environment(NamedTuple):
     """``sys.prefix`` of that interpreter, or the folder itself."""
     found_by: str
     """What chose it: ``--python``, ``$VIRTUAL_ENV``, ``$CONDA_PREFIX``, ``.venv``, ``own interpreter``,
-    ``--target`` or ``--source``."""
+    ``--target``, ``--source`` or ``--image``."""
     objection: str = ""
     """Why this interpreter, which nobody has named, is not to be run: somebody else could have put it there."""
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from support import cli, runner
+from support import made_images as make
 
 REPOSITORY = Path(__file__).parents[2]
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 INPUTS = (
     "command", "python", "target", "source", "fix", "skip", "kind", "upstream", "require", "accept",
-    "packs", "expect_digest", "version", "lock",
+    "packs", "expect_digest", "version", "lock", "image",
 )  # fmt: skip
 
 
@@ -194,9 +195,11 @@ def test_an_error_is_in_the_summary(job: Job, tmp_path: Path) -> None:
         ({"command": "revert"}, "command is 'revert', not one of check, apply, diff"),
         ({"command": "diff", "require": "x"}, "require is for check and apply"),
         ({"command": "apply", "expect_digest": "x"}, "expect-digest is for check, not for apply"),
-        ({"target": "a", "source": "b"}, "only one of python, target, source, lock can be given, not target and so"),
+        ({"target": "a", "source": "b"}, "only one of python, target, source, lock, image can be given, not target"),
         ({"lock": "uv.lock", "source": "b"}, "can be given, not source and lock"),
         ({"lock": "uv.lock", "command": "apply"}, "lock is for check, not for apply"),
+        ({"image": "a.tar", "source": "b"}, "can be given, not source and image"),
+        ({"image": "a.tar", "command": "apply"}, "image is for check, not for apply"),
     ],
 )
 def test_wrong_inputs_are_reported_before_anything_is_installed(
@@ -217,6 +220,13 @@ def test_inputs_become_arguments_and_never_shell_code() -> None:
     job = {"PATH": os.path.dirname(sys.executable), "GITHUB_WORKSPACE": "/workspace"}
     found = action.where(dict.fromkeys(INPUTS, ""), job)
     assert found == [f"--python={os.path.dirname(sys.executable)}/python"], "the Python of the job"
+
+
+def test_an_image_is_annotated_with_its_own_paths(job: Job, tmp_path: Path) -> None:
+    path = make.saved(tmp_path / "a.tar", [make.base(), make.tar(*make.release("verl", "0.7.1"))])
+    ran = job.run(image=path, fix="mtp-cp-deadlock")
+    assert f"::error file=/{make.ENGINE},title=unhang mtp-cp-deadlock (cure)::needed" in ran.out
+    assert ran.code == 1
 
 
 def test_the_summary_s_table_escapes_its_cells() -> None:
@@ -244,21 +254,23 @@ def test_every_input_reaches_the_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "lock", "requirement"),
+    ("version", "lock", "image", "requirement"),
     [
-        ("", "", str(REPOSITORY)),
-        ("1.2", "", "unhang==1.2"),
-        ("", "a.lock", f"{REPOSITORY}[lock]"),
-        ("1.2", "a.lock", "unhang[lock]==1.2"),
+        ("", "", "", str(REPOSITORY)),
+        ("1.2", "", "", "unhang==1.2"),
+        ("", "a.lock", "", f"{REPOSITORY}[lock]"),
+        ("1.2", "a.lock", "", "unhang[lock]==1.2"),
+        ("", "", "a.tar", f"{REPOSITORY}[image]"),
+        ("1.2", "a.lock", "a.tar", "unhang[lock,image]==1.2"),
     ],
 )
 def test_unhang_is_installed_into_an_environment_of_its_own(
-    version: str, lock: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, lock: str, image: str, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(action.venv, "create", lambda folder, **options: commands.append([str(folder)]))
     monkeypatch.setattr(action.subprocess, "run", lambda command, **options: commands.append(command))
-    python = action._install(action._requirement({"version": version, "lock": lock}), tmp_path)
+    python = action._install(action._requirement({"version": version, "lock": lock, "image": image}), tmp_path)
     assert (commands[0], python) == ([str(tmp_path)], tmp_path / "bin" / "python")
     assert commands[1][:4] == [str(python), "-I", "-m", "pip"]
     assert commands[1][-2:] == ["install", requirement]

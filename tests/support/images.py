@@ -67,6 +67,10 @@ class Builder(Protocol):
         """Run a command in a container of an image, with folders mounted at these places (`/place` or `/place:ro`)."""
         ...
 
+    def save(self, tag: str, path: Path) -> Path:
+        """Write an image to an archive, as ``docker save`` does; return its path."""
+        ...
+
 
 class Buildah(NamedTuple):
     """Images and containers in a folder of their own."""
@@ -96,6 +100,11 @@ class Buildah(NamedTuple):
             self.run("rm", container)
         return cli.Ran(done.returncode, _BUILDAH.sub("", done.stdout), "")
 
+    def save(self, tag: str, path: Path) -> Path:
+        done = self.run("push", f"localhost/{tag}", f"docker-archive:{path}:{tag}:1")
+        assert done.returncode == 0, done.stdout
+        return path
+
 
 class Docker(NamedTuple):
     """Docker with BuildKit, and the tags of the images to be removed at the end."""
@@ -114,6 +123,11 @@ class Docker(NamedTuple):
         words = ["docker", "run", "--rm", "--network", "none", "--user", user, *_volumes(mounts), f"localhost/{tag}"]
         done = _run(*words, *command)
         return cli.Ran(done.returncode, done.stdout, "")
+
+    def save(self, tag: str, path: Path) -> Path:
+        done = _run("docker", "save", "-o", path, f"localhost/{tag}")
+        assert done.returncode == 0, done.stdout
+        return path
 
 
 @contextmanager

@@ -16,6 +16,7 @@ LEVELS = (
     ("judge",),
     ("rewrite",),
     ("store",),
+    ("image",),
     ("survey",),
     ("tell",),
     ("deliver", "prove", "draft", "compat", "diagnose"),

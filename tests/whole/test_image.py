@@ -96,6 +96,15 @@ def of_unhang(name: str) -> tuple[str, ...]:
     return tuple(words[words.index("unhang") + 1 :])
 
 
+def test_a_saved_image_has_the_answers_of_its_container(builder: Builder, installed: str, tmp_path: Path) -> None:
+    images.must_build(builder, write(tmp_path, step()[-1]), tmp_path, "saved", BASE=installed)
+    inside = builder.in_image("saved", "unhang", "check", "--output-format", "json")
+    ran = cli.installed("check", "--image", builder.save("saved", tmp_path / "saved.tar"), "--output-format", "json")
+    assert (ran.code, ran.json["digest"]) == (inside.code, inside.json["digest"])
+    assert cli.verdicts(ran) == cli.verdicts(inside)
+    assert {item["location"] for item in ran.json["results"]} == {SITE}
+
+
 @pytest.mark.slow
 def test_the_base_has_no_git_no_patch_and_needs_the_fix(builder: Builder) -> None:
     base = images.BASE.removeprefix("localhost/")

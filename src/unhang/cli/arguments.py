@@ -230,6 +230,11 @@ def _check(parser: argparse.ArgumentParser) -> None:
         help="what a lock file or an SBOM pins, without an environment (repeatable)",
     )  # fmt: skip
     parser.add_argument(
+        "--image", metavar="PATH",
+        help="an image, of which nothing is run: from `docker save`, an OCI layout, or an unpacked root file system; "
+        "--python, --target and --source then name what is in it",
+    )  # fmt: skip
+    parser.add_argument(
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip

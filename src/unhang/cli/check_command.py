@@ -16,10 +16,13 @@ from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from unhang.judge.findings import Finding
     from unhang.records import Request
+    from unhang.survey.verdicts import Survey
+
+    Summary = Callable[[Sequence[Finding], Request, UnhangError | None], str]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,12 +31,22 @@ def run(options: argparse.Namespace) -> int:
         from unhang.cli import check_lock
 
         return check_lock.run(options)
-    return check(options, request(options)._replace(as_imported=True))
+    wanted = request(options)._replace(as_imported=True)
+    if wanted.image:
+        from unhang.cli.check_image import surveyed
+        from unhang.tell import dockerfile
+
+        return told(options, wanted, surveyed(wanted), dockerfile.summary)
+    return check(options, wanted)
 
 
 def check(options: argparse.Namespace, wanted: Request) -> int:
     """Check what is requested; return the exit code."""
-    seen = survey(wanted)
+    return told(options, wanted, survey(wanted), console.summary)
+
+
+def told(options: argparse.Namespace, wanted: Request, seen: Survey, summary: Summary) -> int:
+    """Print what a survey has shown, and at the end its summary; return the exit code."""
     if seen.search.overlays:  # then what brings the fixes into place is the first one
         wanted = wanted._replace(writer=("overlay", seen.search.overlays[0]))
     recorded.refuse_edited(it.target.fix for it in seen.findings)
@@ -46,7 +59,7 @@ def check(options: argparse.Namespace, wanted: Request) -> int:
     if options.output_format == "text":
         lines = (
             report.numbers_marked(seen.findings, wanted),
-            *console.summary(seen.findings, wanted, collides).split("\n"),
+            *summary(seen.findings, wanted, collides).split("\n"),
         )
         console.show("", *filter(None, lines))
     console.required(unmet)

@@ -28,6 +28,7 @@ def request(options: argparse.Namespace) -> Request:
         python=options.python,
         target=options.target,
         source=options.source,
+        image=getattr(options, "image", None),
         script=options.script,
         allow_none=options.allow_none,
         locks=tuple(dict.fromkeys(getattr(options, "lock", ()))),

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 _LINE = re.compile(r"import (__editable___\w+_finder); \1\.install\(\)\s*", re.ASCII)
@@ -65,8 +65,33 @@ def module_of(line: str) -> str | None:
     return found[1] if found else None
 
 
-def read(text: str, on_path: Any) -> Finder | None:
-    """Return the finder of a module's text; None if it is not one that setuptools 68 or later has written."""
+def moved(text: str, move: Callable[[str], str]) -> str:
+    """Return the text of a finder with its places moved; empty if it is not one that ``read`` returns."""
+    if (known := _values(text)) is None:
+        return ""
+    now = {
+        "MAPPING": {name: move(place) for name, place in known.mapping.items()},
+        "NAMESPACES": {name: [*map(move, places)] for name, places in known.namespaces.items()},
+    }
+    return _VALUE.sub(lambda it: f"{it[1]}{it[2] or ''} = {now[it[1]]!r}" if it[1] in now else it[0], text)
+
+
+def places(text: str) -> list[tuple[str, str]]:
+    """Return the module names and the folders that the text of a finder has; none if it is no finder."""
+    known = _values(text)
+    spaces = known.namespaces.items() if known else ()
+    return [*known.mapping.items(), *((name, place) for name, all_ in spaces for place in all_)] if known else []
+
+
+class _Values(NamedTuple):
+    mapping: dict[str, str]
+    namespaces: dict[str, list[str]]
+    name: str
+    has_placeholder: bool
+    """Whether its namespaces have the placeholder too."""
+
+
+def _values(text: str) -> _Values | None:
     values = {match[1]: match[3] for match in _VALUE.finditer(text)}
     code = hashlib.sha256(_VALUE.sub(r"\1", text).encode()).hexdigest()
     if code not in _CODES or len(values) != 3:
@@ -74,16 +99,27 @@ def read(text: str, on_path: Any) -> Finder | None:
     import ast  # few environments have one
 
     try:
-        mapping, namespaces = (ast.literal_eval(values[name]) for name in ("MAPPING", "NAMESPACES"))
+        mapping, namespaces = (dict(ast.literal_eval(values[name])) for name in ("MAPPING", "NAMESPACES"))
         name = ast.literal_eval(values["PATH_PLACEHOLDER"].removesuffix(' + ".__path_hook__"'))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
-    if not all(map(_is_plain, mapping.values())) or not (_CODES[code] or all(namespaces.values())):
+    texts = [name, *mapping, *mapping.values(), *namespaces]
+    for some in namespaces.values():
+        texts += some if isinstance(some, list) else [some]
+    return _Values(mapping, namespaces, name, _CODES[code]) if all(isinstance(it, str) for it in texts) else None
+
+
+def read(text: str, on_path: Any) -> Finder | None:
+    """Return the finder of a module's text; None if it is not one that setuptools 68 or later has written."""
+    if (known := _values(text)) is None:
+        return None
+    mapping, namespaces, name, has_placeholder = known
+    if not all(map(_is_plain, mapping.values())) or not (has_placeholder or all(namespaces.values())):
         return None
     placeholder = f"{name}.__path_hook__" if namespaces else ""
     for name, places in namespaces.items():
         own = places or ([mapping[name]] if name in mapping else [])
-        namespaces[name] = [*own, placeholder] if _CODES[code] else places
+        namespaces[name] = [*own, placeholder] if has_placeholder else places
     return Finder(mapping, namespaces, placeholder, on_path)
 
 

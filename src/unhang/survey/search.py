@@ -7,7 +7,7 @@ import os
 from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
-from unhang.records import Request, Search
+from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import command
 
@@ -18,7 +18,11 @@ def find(request: Request) -> Search:
     Raises UnhangError ``no-overlay``, ``unreadable``, and as ``environment.named`` and ``locate.search`` do.
     """
     cwd = os.getcwd()
-    place = environment.named(request, cwd, os.environ)
+    return find_in(environment.named(request, cwd, os.environ), request, cwd)
+
+
+def find_in(place: Environment, request: Request, cwd: str) -> Search:
+    """Return as ``find`` what is in this environment; ``cwd`` is the working directory of a job."""
     fixes = [catalog.fix(name) for name in request.fixes]
     search = locate.search(place, script=request.script, cwd=cwd, beside=sorted(catalog.packages(fixes)))
     for upstream, path in search.closed:
@@ -74,7 +78,7 @@ def _with_overlays(search: Search, request: Request, cwd: str) -> Search:
 
 def _copy_below(search: Search, request: Request) -> str:
     """Return a hint that names copies deeper in the folder of ``--target`` or ``--source``; empty if there are none."""
-    if search.environment.python is not None:
+    if search.environment.python is not None or request.image:
         return ""
     from itertools import islice
 
