@@ -49,6 +49,11 @@ def test_a_script_is_no_part_of_an_image(image: Path) -> None:
     assert (ran.code, "error[bad-option]: --script does not go with --image" in ran.err) == (2, True)
 
 
+def test_a_lock_file_is_another_question(image: Path) -> None:
+    ran = cli.called("check", "--image", image, "--lock", "uv.lock")
+    assert (ran.code, "error[bad-option]: --lock does not go with --image" in ran.err) == (2, True)
+
+
 _WAITS = """
 import time
 from unhang.survey import in_image

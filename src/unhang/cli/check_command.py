@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang check``: return 0 if nothing is left to do, 1 if something is, or a run was interrupted."""
+    if options.lock and options.image:
+        raise UnhangError("bad-option", "--lock does not go with --image", hint="check one, then the other")
     if options.lock:
         from unhang.cli import check_lock
 
