@@ -62,7 +62,7 @@ def test_spdx_2_and_3(tmp_path: Path) -> None:
              "software_packageUrl": "pkg:pypi/verl@0.7.1"},
         ],
     }  # fmt: skip
-    for document in two, three:
+    for document in two, three, {"sbom": two}:  # the last as GitHub's REST API answers
         (pin,) = read(tmp_path / "image.spdx.json", json.dumps(document))
         assert pin == Pin("verl", "0.7.1")
 

@@ -15,6 +15,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
 
     A component with a package URL of another ecosystem is none of them, whatever its name.
     """
+    document = table(document, "sbom") or document  # as GitHub's REST API answers
     if document.get("bomFormat") == "CycloneDX":
         found = _cyclonedx(document)
     elif "spdxVersion" in document:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from unhang import gate, packs
 from unhang.judge.decide import NEEDED, SETTLED, URGENCY
 from unhang.judge.matrix import Row, is_nightly, parsed
+from unhang.judge.pinned import held
 from unhang.shapes.catalog import GRADES, Fix
 
 _SCHEMA = "1.7.5"
@@ -43,8 +44,11 @@ def dated(fixes: Iterable[Fix]) -> str:
 
 def purl(upstream: str, version: str = "") -> str:
     """Return the package URL of an upstream's distribution, or of one version of it."""
-    name = canonicalize_name(packs.upstreams()[upstream].distribution)
-    return f"pkg:pypi/{name}" + (f"@{quote(version)}" if version else "")
+    return f"pkg:pypi/{_distribution(upstream)}" + (f"@{quote(version)}" if version else "")
+
+
+def _distribution(upstream: str) -> str:
+    return canonicalize_name(packs.upstreams()[upstream].distribution)
 
 
 def _advisory(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -74,6 +78,8 @@ def _affected(fix: Fix, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """
     found: dict[str, dict[str, list[str]]] = {}
     for row in rows:
+        if row.upstream not in held(_distribution(row.upstream), row.version):
+            continue  # that release is a tag alone: the wheel of this version has none of this upstream's code
         found.setdefault(purl(row.upstream), {}).setdefault(row.version, []).append(row.verdict)
     for package, versions in sorted(found.items()):
         verdicts = {it: NEEDED if NEEDED in all_ else min(all_, key=URGENCY.index) for it, all_ in versions.items()}
