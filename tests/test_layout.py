@@ -38,7 +38,6 @@ COVERED_BY = {
     "src/unhang/pack_modules.py": "test_packs.py",
     "src/unhang/prove/line.py": "prove/test_answers.py",
     "src/unhang/prove/table.py": "prove/test_answers.py",
-    "src/unhang/diagnose/unmet.py": "diagnose/test_pairs.py",
     "src/unhang/prove/ranks/arguments.py": "prove/ranks/test_schedule.py",
     "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
