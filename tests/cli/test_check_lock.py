@@ -74,7 +74,26 @@ def test_several_files_and_versions_are_told_apart_also_in_sarif(lock: Path, tmp
     prints = {result["partialFingerprints"]["unhang/v1"] for result in ran.json["runs"][0]["results"]}
     assert len(prints) == 3
     github = cli.called(*arguments, "--output-format", "github").out
-    assert f"::error file={other},line=2,title=unhang {MTP} (cure)::needed" in github
+    assert f"::error file={other},line=2,title=unhang {MTP} (cure)::needed in verl 0.7.1" in github
+
+
+def test_an_annotation_names_the_upstream_since_one_line_may_pin_two(tmp_path: Path) -> None:
+    lock, fix = tmp_path / "requirements.txt", "sft-packed-seq-broadcast"
+    lock.write_text("megatron-core==0.17.1\n")
+    out = cli.called("check", "--lock", lock, "--fix", fix, "--output-format", "github").out
+    assert [line.partition(" ")[0] + line.rpartition("::")[2].partition(" (")[0] for line in out.splitlines()[:2]] == [
+        "::noticenot-affected in megatron-core 0.17.1", "::errorneeded in megatron-lm 0.17.1"
+    ]  # fmt: skip
+
+
+def test_a_checkout_without_a_name_is_no_silence(tmp_path: Path) -> None:
+    lock, fix = tmp_path / "requirements.txt", "empty-expert-hang"
+    lock.write_text("git+https://github.com/NVIDIA/Megatron-LM@core_v0.17.1\n-e ./verl\n")
+    arguments = ("check", "--lock", lock, "--fix", fix, "--fix", MTP, "--allow-none", "--output-format", "json")
+    ran = cli.called(*arguments)
+    found = {row["upstream"]: (row["verdict"], row["version"]) for row in ran.json["results"]}
+    assert ran.code == 1
+    assert found == {"megatron-core": ("needed", "0.17.1"), "verl": ("unlisted", None)}
 
 
 def test_required_fixes_and_exit_codes(lock: Path, tmp_path: Path) -> None:

@@ -137,6 +137,12 @@ def test_every_distribution_of_an_upstream_is_looked_for() -> None:
     assert pinned.distributions() == {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "verl"}
 
 
+def test_a_checkout_is_known_by_the_name_of_its_repository() -> None:
+    found = pinned.checkouts()
+    assert (found["megatron-lm"], found["megatron-core"], found["verl"]) == ("megatron-core", "megatron-core", "verl")
+    assert {*found.values()} == pinned.distributions()
+
+
 def test_a_copy_of_the_function_elsewhere_in_a_release_has_no_rewrite() -> None:
     (found,) = judged(Pin("verl", "0.6.1"), "critic-microbatch-scale")
     assert found.verdict[:2] == ("needed", "no-rewrite")

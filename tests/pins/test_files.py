@@ -12,7 +12,7 @@ from unhang.pins import files, values
 
 def error(path: Path) -> UnhangError:
     with pytest.raises(UnhangError) as raised:
-        files.read(str(path), NAMES)
+        files.read(str(path), NAMES, {})
     assert "\n" not in raised.value.message
     return raised.value
 

@@ -47,6 +47,17 @@ from unhang.records import Pin
             Pin("verl", repository="https://****@a.example/verl", ref="v1"),
         ),
         ("verl @ file:///src/verl", Pin("verl", source="/src/verl")),
+        ("git+https://a.example/me/verl.git@v1", Pin("verl", repository="https://a.example/me/verl.git", ref="v1")),
+        (
+            "-e git+ssh://git@a.example/us/Megatron-LM@a/b",
+            Pin("megatron-core", repository="ssh://git@a.example/us/Megatron-LM", ref="a/b"),
+        ),
+        (
+            "https://github.com/us/verl/archive/v0.7.1.zip",
+            Pin("verl", repository="https://github.com/us/verl", ref="v0.7.1"),
+        ),
+        ("-e ../verl/[a,b]", Pin("verl", extras=("a", "b"), source="../verl/")),
+        ("./b/Megatron-LM ; os_name == 'a'", Pin("megatron-core", when="os_name == 'a'", source="./b/Megatron-LM")),
     ],
 )  # fmt: skip
 def test_a_requirement_of_an_upstream(line: str, pin: Pin, tmp_path: Path) -> None:
@@ -65,7 +76,7 @@ def test_what_is_included_is_named_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "base.txt").write_text("verl==0.1\n")
     path = tmp_path / "requirements.txt"
     path.write_text("-r base.txt\n-c ../limits.txt\n--requirement=more.txt\nverl==0.7.1\n")
-    found = files.read(str(path), NAMES)
+    found = files.read(str(path), NAMES, {})
     assert found.pins == (Pin("verl", "0.7.1", 4),)
     assert found.unread == tuple(str(tmp_path / name) for name in ("base.txt", "../limits.txt", "more.txt"))
 

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 def judged(wanted: Request) -> tuple[Search, list[Finding]]:
     """Return what the files pin, and the verdict of each fix on it. Raises UnhangError."""
     names, fixes = pinned.distributions(), [catalog.fix(name) for name in wanted.fixes]
-    read = [files.read(path, names) for path in wanted.locks]
+    read = [files.read(path, names, pinned.checkouts()) for path in wanted.locks]
     findings = []
     for path, pin in ((lock.path, pin) for lock in read for pin in lock.pins):
         if wheel := _wheel_beside(path, pin):

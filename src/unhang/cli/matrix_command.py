@@ -87,14 +87,14 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
 
 def _pins(wanted: str) -> Sequence[Pin]:
     """Return the pins of a lock file; or the one that a requirement is."""
-    from unhang.judge.pinned import distributions
+    from unhang.judge.pinned import checkouts, distributions
     from unhang.pins import files, requirements
     from unhang.pins.values import DamagedError
 
     if os.path.exists(wanted) or os.sep in wanted:
-        return files.read(wanted, distributions()).pins
+        return files.read(wanted, distributions(), checkouts()).pins
     try:
-        pins = [pin for pin in requirements.pins(wanted, distributions()) if pin.version]
+        pins = [pin for pin in requirements.pins(wanted, distributions(), {}) if pin.version]
     except DamagedError:
         pins = []
     if not pins:

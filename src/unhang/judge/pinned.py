@@ -44,6 +44,15 @@ def distributions() -> frozenset[str]:
     return frozenset(normal(one.distribution) for one in packs.upstreams().values())
 
 
+def checkouts() -> dict[str, str]:
+    """Return the distribution that a checkout is built into, by the normal name of its repository or folder."""
+    found = {name: name for name in distributions()}
+    for one in packs.upstreams().values():
+        for repository in filter(None, (one.about.get("repository"), *one.about.get("formerly", ()))):
+            found.setdefault(normal(repository.rpartition("/")[2]), normal(one.distribution))
+    return found
+
+
 def judge(path: str, pins: Iterable[Pin], fixes: Sequence[Fix]) -> list[Finding]:
     """Return the verdict of every fix on every upstream that a file pins, for each target of the fix."""
     return [

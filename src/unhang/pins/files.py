@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
@@ -28,15 +28,15 @@ class Locked(NamedTuple):
     """Other files that it includes, by path."""
 
 
-def read(path: str, names: Collection[str]) -> Locked:
-    """Return the pins of these distributions in a file.
+def read(path: str, names: Collection[str], checkouts: Mapping[str, str]) -> Locked:
+    """Return the pins of these distributions in a file; ``checkouts`` is that of ``requirements.pins``.
 
     Raises UnhangError ``bad-lock``, ``no-lock-reader``, ``unreadable``.
     """
     content = _content(path)
     unread: list[str] = []
     try:
-        pins = _pins(path, content, names, unread)
+        pins = _pins(path, content, names, checkouts, unread)
     except DamagedError as error:
         raise _bad(path, str(error)) from error
     except (ValueError, RecursionError, MemoryError) as error:  # of a parser: no TOML, no JSON, nested too deeply
@@ -46,7 +46,9 @@ def read(path: str, names: Collection[str]) -> Locked:
     return Locked(path, tuple(pins), tuple(os.path.join(os.path.dirname(path), name) for name in unread))
 
 
-def _pins(path: str, content: str, names: Collection[str], unread: list[str]) -> list[Pin]:
+def _pins(
+    path: str, content: str, names: Collection[str], checkouts: Mapping[str, str], unread: list[str]
+) -> list[Pin]:
     """Return the pins; add to ``unread`` what it includes. Raises ValueError, RecursionError, and as ``read``."""
     name = os.path.basename(path).lower()
     if content.lstrip()[:1] == "{":
@@ -68,7 +70,7 @@ def _pins(path: str, content: str, names: Collection[str], unread: list[str]) ->
     from unhang.pins import requirements
 
     unread += requirements.included(content)
-    return requirements.pins(content, names)
+    return requirements.pins(content, names, checkouts)
 
 
 def _of_toml(content: str, document: Table, names: Collection[str]) -> list[Pin]:
@@ -113,5 +115,5 @@ def _content(path: str) -> str:
 
 
 def _bad(path: str, why: str) -> UnhangError:
-    hint = f"make it again with the tool that wrote it; there are readers of {_FORMATS}"
+    hint = f"make it again with the tool that wrote it, or have a tool write one of {_FORMATS}"
     return UnhangError("bad-lock", f"this lock file cannot be read: {why}", path=path, hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from unhang.pins import origin
@@ -12,12 +12,16 @@ from unhang.records import Pin
 
 _NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\]\s*)?(?=$|[@;(<>]|[=!~]=)"
 _OTHER = r"(?:-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(\S+)"
+_EXTRAS = r"\[([\w., -]+)\](?=$|&)"
 _EDITABLE = r"(?:-e|--editable)(?:\s*=\s*|\s+)(.+)"
 
 
-def pins(content: str, names: Collection[str]) -> list[Pin]:
-    """Return the pins of these distributions, and what names one without a pin. Raises DamagedError."""
-    found = (pin for line, row in _rows(content) if (pin := _pin(row, line, names)) is not None)
+def pins(content: str, names: Collection[str], checkouts: Mapping[str, str]) -> list[Pin]:
+    """Return the pins of these distributions, and what names one without a pin. Raises DamagedError.
+
+    ``checkouts`` has the distribution that is built from a repository or folder of a name, for a line without one.
+    """
+    found = (pin for line, row in _rows(content) if (pin := _pin(row, line, names, checkouts)) is not None)
     return list(islice(found, MOST + 1))
 
 
@@ -42,28 +46,31 @@ def _rows(content: str) -> Iterator[tuple[int, str]]:
         yield begun, row
 
 
-def _pin(row: str, line: int, names: Collection[str]) -> Pin | None:
+def _pin(row: str, line: int, names: Collection[str], checkouts: Mapping[str, str]) -> Pin | None:
     text = re.split(r"\s--?[A-Za-z]", row, maxsplit=1)[0].strip()  # without its options, such as --hash
     if len(text) > LONGEST:
         raise DamagedError(f"line {line} has {len(text)} characters")
     if row.startswith("-"):
         editable = re.fullmatch(_EDITABLE, row)
-        return _placed(editable[1].strip("\"'"), line, names) if editable else None
+        return _placed(editable[1].strip("\"'"), line, names, checkouts) if editable else None
     named = re.match(_NAMED, text)
     if named is None or (text.lower().endswith((".whl", ".zip", ".tar.gz")) and "@" not in text):
         if not text.startswith((".", "$")) and "/" not in text and not origin.distribution(text):
             raise DamagedError(f"line {line} is no requirement")
-        return _placed(text, line, names)
+        return _placed(text, line, names, checkouts)
     return _required(text, line) if normal(named[1]) in names else None
 
 
-def _placed(where: str, line: int, names: Collection[str]) -> Pin | None:
-    """Return the pin of a requirement that is a path or a URL alone; its name is in it, or it cannot be told."""
+def _placed(where: str, line: int, names: Collection[str], checkouts: Mapping[str, str]) -> Pin | None:
+    """Return the pin of a requirement that is a path or a URL alone: its name is in it, or that of a checkout is."""
     where, _, marker = where.partition(" ;")
-    egg = re.search(r"[#&]egg=([\w.-]+)(?:\[([\w., -]*)\])?", where)
-    name = normal(egg[1]) if egg else origin.distribution(where.partition("#")[0])
-    extras = tuple(part.strip() for part in egg[2].split(",")) if egg and egg[2] else ()
-    return origin.of_url(Pin(name, line=line, extras=extras, when=marker.strip()), where) if name in names else None
+    egg, asked = re.search(r"[#&]egg=([\w.-]+)", where), re.search(_EXTRAS, where)
+    extras = tuple(part.strip() for part in asked[1].split(",")) if asked else ()
+    where = re.sub(_EXTRAS, "", where)
+    pin = origin.of_url(Pin("", line=line, extras=extras, when=marker.strip()), where)
+    last = normal((pin.repository or pin.source).rstrip("/").rpartition("/")[2].removesuffix(".git"))
+    name = normal(egg[1]) if egg else origin.distribution(where.partition("#")[0]) or checkouts.get(last, "")
+    return pin._replace(distribution=name) if name in names else None
 
 
 def _required(text: str, line: int) -> Pin:
