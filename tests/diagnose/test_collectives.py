@@ -36,6 +36,10 @@ MEETINGS: dict[str, tuple[Job, list[object]]] = {
         job([rank(past(number=2, size=1), waits()), rank(past(number=2, size=9)), rank(waits()), rank(waits())]),
         [(2, (), (), True), (3, (0, 2, 3), (1,), False)],
     ),
+    "one is done, so all have come": (
+        job([rank(waits(UNLISTED)), *[rank(past(UNLISTED, 3))] * 2])._replace(size=None),
+        [(3, (0,), (), False)],
+    ),
     "nobody waits": (job([rank(past())] * 4), []),
     "members that no dump lists": (
         job([rank(waits(UNLISTED)), rank(past(OTHER)), rank(waits(UNLISTED)), rank()]),

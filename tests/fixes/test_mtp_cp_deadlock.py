@@ -221,6 +221,9 @@ _ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py:
 _LATE = rank(at=("job/data.py::read",))
 _ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
 _BEHIND, _AHEAD = {"5": Count(9, -1, 3)}, {"5": Count(9, -1, 5)}
+_ALONE, _DONE = (
+    rank(issued(_DP_CP._replace(members=()), 9, "all_reduce", 1, at=_AT, done=done)) for done in (False, True)
+)
 _STACK, _IDLE = rank(at=_AT, recorded=False), rank(at=IDLE, recorded=False)
 _PREPARES = ("job/balancing.py::rearrange", "verl/workers/engine_workers.py::TrainingWorker.train_batch", *IDLE)
 
@@ -241,6 +244,7 @@ HANGS = [
     HungJob("waits for its GPU", job([rank(at=_AT[2:], recorded=False), _IDLE])),
     HungJob("one rank is late", job([_WAITS, _WAITS, _WAITS, _LATE]), ""),
     HungJob("its pair is late", job([_WAITS, rank()])),
+    HungJob("the others are done, and gloo lists no members", job([_ALONE, *[_DONE] * 3])._replace(size=None), ""),
     HungJob("another loss", without_frames(job([_WAITS, _WAITS, _WAITS, _ELSEWHERE])), ""),
     HungJob("at work before its loss", job([_WAITS, _WAITS, _WAITS, rank(_REDUCED, at=_PREPARES)]), ""),
     HungJob("one is late, the other group past", _two_groups(rank(at=_PREPARES, recorded=False)), "also"),

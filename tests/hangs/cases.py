@@ -45,8 +45,12 @@ TREES: dict[str, Sequence[Case]] = {
 }
 """On a source tree, which needs a clone."""
 _TREE = "core_v0.16.1"
-LIKE = {"hybrid-aux-tracker-hang": "moe-aux-tracker-hang", "moe-aux-tracker-hang": "hybrid-aux-tracker-hang"}
-"""The fix whose hang waits in the same function and differs by sizes alone."""
+LIKE = {
+    "hybrid-aux-tracker-hang": "moe-aux-tracker-hang",
+    "moe-aux-tracker-hang": "hybrid-aux-tracker-hang",
+    "infer-metric-rank0": "mean-metric-dtype",
+}
+"""The fix whose hang waits in the same function, and differs by what an error does not say: sizes, types or peers."""
 FEW = 4
 """The ranks of the jobs that are run patched as well."""
 _CORE = {"infer-metric-rank0": "acc-4", "moe-aux-tracker-hang": "4", "mtp-cp-deadlock": "4"}

@@ -164,18 +164,7 @@ def _dump(rank: int, out: Path, asks: int) -> None:
         (out / folder).mkdir(exist_ok=True)
         suffix = ".json" if folder.endswith("json") else ""
         (out / folder / f"nccl_trace_rank_{rank}{suffix}").write_bytes(data)
-    (out / "groups").mkdir(exist_ok=True)
-    (out / "groups" / f"{rank}.json").write_text(json.dumps(_groups()))
     (out / f"dumped_{rank}").touch()
-
-
-def _groups() -> dict[str, tuple[str, list[int]]]:
-    """Return the description and members of this rank's groups by name, which gloo's records lack."""
-    import torch.distributed as dist
-
-    members = dist.distributed_c10d._world.pg_group_ranks.items()  # a rank outside of a group has a number for it
-    own = [(group, sorted(ranks)) for group, ranks in members if isinstance(group, dist.ProcessGroup)]
-    return {group.group_name: (group.group_desc, ranks) for group, ranks in own}
 
 
 def _finish(out: Path, world: int) -> None:

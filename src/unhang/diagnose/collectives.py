@@ -161,7 +161,11 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
         behind = _candidates(job, group, recorded - newest.keys())
     unseen = bool((members or all_) - recorded) or not (group.members or job.size)
     passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
-    return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), unseen or passed)
+    # nobody is done with an all-reduce before all have come to the same: gloo tells late who else is done
+    is_met = any(one.done and one.kind in _EVEN - ONE_SIDED for one in issued.values())
+    is_met = is_met and not differences(issued.values())
+    is_open = (unseen or passed) and not is_met
+    return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), is_open)
 
 
 def _candidates(job: Job, group: Group, unused: Collection[int]) -> set[int]:
