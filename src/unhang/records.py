@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,14 @@ class Token(NamedTuple):
 
         rest = sha256(f"{self.shape}-{self.generation}".encode()).hexdigest()[:16]
         return self._replace(result=f"{int(self.result, 16) ^ int(rest, 16):016x}")
+
+
+def normal(name: str) -> str:
+    """Return the name of a distribution, or of its .dist-info folder, in its normal form.
+
+    It is that of ``packaging.utils``, which is slow to import.
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def paired(shape: str, beside: str | None) -> str:

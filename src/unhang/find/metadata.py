@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from unhang import packs
+from unhang.records import normal
 
 if TYPE_CHECKING:
     from unhang.records import Upstream
@@ -115,11 +116,6 @@ def has_hash(record: str, file: str) -> bool:
 
 def _rows(record: str, file: str) -> list[str]:
     return [row for row in read(record).splitlines() if row.partition(",")[0].strip('"') == file]
-
-
-def normal(name: str) -> str:
-    """Return the name of a distribution, or of its .dist-info folder, as all installers could spell it."""
-    return re.sub("[-_.]+", "-", name).lower()
 
 
 def _is_there(path: str) -> bool:

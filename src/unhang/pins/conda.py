@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from unhang.errors import UnhangError
 from unhang.pins import origin
-from unhang.pins.values import DamagedError, normal
-from unhang.records import Pin
+from unhang.pins.values import DamagedError, no_reader
+from unhang.records import Pin, normal
 
 
 def pins(content: str, names: Collection[str]) -> list[Pin]:
@@ -43,8 +42,7 @@ def _composed(content: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        hint = "pip install 'unhang[lock]'"
-        raise UnhangError("no-lock-reader", "conda-lock.yml is read with PyYAML", hint=hint) from error
+        raise no_reader("conda-lock.yml is read with PyYAML") from error
     try:
         return yaml.compose(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from unhang.pins.values import LONGEST, normal
-from unhang.records import Pin
+from unhang.pins.values import LONGEST
+from unhang.records import Pin, normal
 
 _COMMIT = "[0-9a-f]{7,64}"
 _ARCHIVE = r"(https?://[^/?#]+/[^/?#]+/[^/?#]+)/archive/(?:refs/(?:tags|heads)/)?([^?#]+?)(?:\.tar\.gz|\.tgz|\.zip)"

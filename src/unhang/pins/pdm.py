@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from unhang.pins import origin, toml
-from unhang.pins.values import Table, chosen, normal, tables, text, texts
-from unhang.records import Pin
+from unhang.pins.values import Table, text, texts
+from unhang.records import Pin, normal
 
 
 def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
-    packages = tables(document, "package")
-    lines = toml.lines(content, "package", len(packages))
-    found = [_pin(package, line) for package, line in chosen(packages, lines, names)]
+    found = [_pin(package, line) for package, line in toml.packages(content, document, names)]
     asked = {(pin.distribution, pin.version): pin.extras for pin in found if pin.extras}
     plain = [pin._replace(extras=asked.pop((pin.distribution, pin.version), ())) for pin in found if not pin.extras]
     return [*plain, *(pin for pin in found if (pin.distribution, pin.version) in asked)]

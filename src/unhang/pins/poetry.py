@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from unhang.pins import origin, toml
-from unhang.pins.values import DamagedError, Table, chosen, normal, table, tables, text, texts
-from unhang.records import Pin
+from unhang.pins.values import DamagedError, Table, table, text, texts
+from unhang.records import Pin, normal
 
 
 def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
-    packages = tables(document, "package")
-    lines = toml.lines(content, "package", len(packages))
-    return [_pin(package, line, document) for package, line in chosen(packages, lines, names)]
+    return [_pin(package, line, document) for package, line in toml.packages(content, document, names)]
 
 
 def _pin(package: Table, line: int, document: Table) -> Pin:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from unhang.errors import UnhangError
 from unhang.pins import origin, toml
-from unhang.pins.values import DamagedError, Table
+from unhang.pins.values import DamagedError, Table, no_reader
 from unhang.records import Pin
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -19,8 +18,7 @@ def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     try:
         from packaging.pylock import Pylock, PylockValidationError
     except ImportError as error:
-        what = "pylock.toml is read with packaging 26 or later, and an older one is installed"
-        raise UnhangError("no-lock-reader", what, hint="pip install 'unhang[lock]'") from error
+        raise no_reader("pylock.toml is read with packaging 26 or later, and an older one is installed") from error
     try:
         lock = Pylock.from_dict(document)
     except PylockValidationError as error:  # also of a version that it does not know

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from unhang.pins import origin
-from unhang.pins.values import LONGEST, MOST, DamagedError, normal
-from unhang.records import Pin
+from unhang.pins.values import LONGEST, MOST, DamagedError
+from unhang.records import Pin, normal
 
 _NAMED = r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\]\s*)?(?=$|[@;(<>]|[=!~]=)"
 _OTHER = r"(?:-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(\S+)"

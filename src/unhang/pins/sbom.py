@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from urllib.parse import unquote
 
 from unhang.pins import origin
-from unhang.pins.values import MOST, DamagedError, Table, normal, table, tables, text
-from unhang.records import Pin
+from unhang.pins.values import MOST, DamagedError, Table, table, tables, text
+from unhang.records import Pin, normal
 
 
 def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:

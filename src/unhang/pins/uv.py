@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from unhang.pins import origin, toml
-from unhang.pins.values import Table, chosen, normal, table, tables, text, texts
-from unhang.records import Pin
+from unhang.pins.values import Table, table, tables, text, texts
+from unhang.records import Pin, normal
 
 _Node = tuple[str, str]
 """A package, and one of its extras or groups; empty for the package itself."""
@@ -14,11 +14,10 @@ _Node = tuple[str, str]
 
 def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
-    packages = tables(document, "package")
-    lines = toml.lines(content, "package", len(packages))
-    found = [(it, _pin(it, line)) for it, line in chosen(packages, lines, names)]
+    found = [(it, _pin(it, line)) for it, line in toml.packages(content, document, names)]
     if not found:
         return []
+    packages = tables(document, "package")
     needs = {(text(it, "name"), part): rows for it in packages for part, rows in _parts(it)}
     only = _only(packages, needs)
     return [_asked(pin, it, needs, only.get(pin.distribution, "")) for it, pin in found]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any
+
+from unhang.errors import UnhangError
 
 Table = Mapping[str, Any]
 
@@ -20,18 +20,9 @@ class DamagedError(ValueError):
     """A file is not what its format says; the message says what is wrong with it."""
 
 
-def chosen(packages: Sequence[Table], lines: Sequence[int], names: Collection[str]) -> list[tuple[Table, int]]:
-    """Return those of the packages that have one of these normal names, with their lines: one more than `MOST` at most.
-
-    Raises DamagedError.
-    """
-    found = (it for it in zip(packages, lines) if normal(text(it[0], "name")) in names)
-    return list(islice(found, MOST + 1))
-
-
-def normal(name: str) -> str:
-    """Return the name of a distribution in its normal form, as ``packaging.utils`` has it, which is slow to import."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def no_reader(why: str) -> UnhangError:
+    """Return the error of a format whose reader is not installed."""
+    return UnhangError("no-lock-reader", why, hint="pip install 'unhang[lock]'")
 
 
 def text(table: Table, key: str) -> str:

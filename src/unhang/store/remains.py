@@ -17,6 +17,7 @@ from unhang.errors import UnhangError
 from unhang.find import metadata
 from unhang.judge.decide import MARK, OURS
 from unhang.judge.observe import below_package
+from unhang.records import normal
 from unhang.rewrite import own_lines
 from unhang.rewrite.own_lines import UNREADABLE
 from unhang.shapes import catalog, shape
@@ -57,7 +58,7 @@ def look(entry: Entry) -> Remains:
         now = links.read(entry.path)
     version, record = _release(entry)
     old, new = (path and os.path.basename(os.path.dirname(path)) for path in (entry.record, record))
-    if old and new and metadata.normal(old) != metadata.normal(new):
+    if old and new and normal(old) != normal(new):
         names = [name.removesuffix(".dist-info") for name in (old, new)]
         absent = "{0} is of {2} now, and was patched in {1}: nothing of {2} was undone".format(entry.path, *names)
     elif now is None:
