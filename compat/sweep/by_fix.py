@@ -10,6 +10,7 @@ from unhang.compat.sweep.collect import Collection
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.matrix_files import Facts
 from unhang.compat.sweep.outlines import Packed
+from unhang.compat.sweep.rules import made_elsewhere
 from unhang.compat.sweep.settle import Settled
 from unhang.judge.decide import OURS
 from unhang.shapes import catalog
@@ -66,7 +67,7 @@ def _shapes(
     """Return what is known of each shape. Those in a file on record (``here``) have an outline: what people edit."""
     known: dict[str, dict[str, Any]] = {}
     targets = {target.function: target for target in fix.functions}
-    rewritten = rewritten_beside(fix)
+    made = made_elsewhere(fix.id, {other: catalog.facts(other) for other in catalog.fixes()})
     for row in settled.rows:
         if row["fix"] != fix.id:
             continue
@@ -77,7 +78,8 @@ def _shapes(
             failing = {"failing": seen.failing} if seen.failing else {}
             entry["endstate"] = {name: getattr(seen, name) for name in FIGURES} | failing
         beside = collection.pairs.get(key, set())
-        beside = beside | {rewritten[digest] for digest in beside & rewritten.keys()}
+        if (other := targets[function].depends_on) is not None:
+            beside = beside.union(*(made.get(f"{other.function} {digest}", ()) for digest in beside))
         if beside:
             entry["beside"] = sorted(beside)
         content = collection.rows[key].content
@@ -91,15 +93,3 @@ def _shapes(
             if (function, result) in here and "outline" not in ours:
                 ours["outline"] = packed.add(learnt.outline_patched(content, targets[function], result))
     return known
-
-
-def rewritten_beside(fix: Fix) -> dict[str, str]:
-    """Return what other fixes make of the functions that targets of this one depend on, by the shape before."""
-    functions = {target.depends_on.function for target in fix.targets if target.depends_on is not None}
-    return {
-        key.partition(" ")[2]: row["result"]
-        for other in catalog.fixes()
-        if functions and other != fix.id
-        for key, row in catalog.facts(other).get("shapes", {}).items()
-        if key.partition(" ")[0] in functions and "result" in row
-    }

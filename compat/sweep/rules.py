@@ -155,13 +155,8 @@ def together(data: Data) -> Iterator[Problem]:
 
     What a fix makes of the other one counts as well: whoever applies both has that beside it.
     """
-    results = {
-        (other, key): row["result"]
-        for other, facts in data.facts.items()
-        for key, row in facts["shapes"].items()
-        if "result" in row
-    }
     for fix, known in data.facts.items():
+        made = made_elsewhere(fix, data.facts)
         for target in catalog.targets(fix, data.manifests[fix]):
             names, other = known["targets"][target.upstream], target.depends_on
             for release, shapes in known["releases"].items():
@@ -169,11 +164,23 @@ def together(data: Data) -> Iterator[Problem]:
                     continue
                 mine, there = (shapes[names.index(one.place)] for one in (target, other))
                 row = known["shapes"].get(f"{target.function} {mine}", {"state": "not-affected"})
-                made = (results.get((one, f"{other.function} {there}")) for one in data.facts if one != fix)
-                for beside in (there, *filter(None, made)):
+                for beside in (there, *sorted(made.get(f"{other.function} {there}", ()))):
                     if row["state"] != "not-affected" and beside not in row.get("beside", ()):
                         message = f"{release} has it beside {beside}, and its `beside` has not; {_SWEEP} -- --fix {fix}"
                         yield Problem(file_of(fix), f"{target.function} {mine}", message)
+
+
+def made_elsewhere(fix: str, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, set[str]]:
+    """Return what other fixes than this one make of each function, by its name and its shape before: ``run 0123...``.
+
+    ``facts`` are those of all fixes, by id.
+    """
+    found: dict[str, set[str]] = {}
+    for other, known in facts.items():
+        for key, row in known.get("shapes", {}).items() if other != fix else ():
+            if "result" in row:
+                found.setdefault(key, set()).add(row["result"])
+    return found
 
 
 def digests(data: Data) -> Iterator[Problem]:
