@@ -56,14 +56,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _require_text(options: argparse.Namespace, message: str) -> None:
+    """Raise UnhangError ``bad-option`` with this message for the formats and the option that need the plain matrix."""
+    if options.output_format in ("svg", "osv") or options.release is not None:
+        raise UnhangError("bad-option", message, hint="leave out --version, and ask for text, markdown or json")
+
+
 def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
     """Print what each newer release changes, for one release or for all that a lock file pins; return 0."""
     from unhang.judge import pinned, upgrade
     from unhang.tell import upgrade_text
 
-    if options.output_format in ("svg", "osv") or options.release is not None:
-        hint = "leave out --version, and ask for text, markdown or json"
-        raise UnhangError("bad-option", "--upgrade draws no picture and takes no --version", hint=hint)
+    _require_text(options, "--upgrade draws no picture and takes no --version")
     found = {}
     for pin in _pins(options.upgrade):
         known = pinned.release(pin)
@@ -125,10 +129,7 @@ def _advisories(options: argparse.Namespace, rows: Sequence[Row], fixes: Sequenc
 
 
 def _against_index(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
-    if options.output_format in ("svg", "osv") or options.release is not None:
-        hint = "leave out --version, and ask for text, markdown or json"
-        message = "--against-index draws no picture, writes no advisories and takes no --version"
-        raise UnhangError("bad-option", message, hint=hint)
+    _require_text(options, "--against-index draws no picture, writes no advisories and takes no --version")
     from unhang.compat import radar  # here: `matrix` itself needs none of what that imports
 
     return radar.against_index(fixes, options.upstream or packs.names(), options.output_format)

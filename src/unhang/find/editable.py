@@ -117,9 +117,9 @@ def read(text: str, on_path: Any) -> Finder | None:
     if not all(map(_is_plain, mapping.values())) or not (has_placeholder or all(namespaces.values())):
         return None
     placeholder = f"{name}.__path_hook__" if namespaces else ""
-    for name, places in namespaces.items():
-        own = places or ([mapping[name]] if name in mapping else [])
-        namespaces[name] = [*own, placeholder] if has_placeholder else places
+    for name, folders in namespaces.items():
+        own = folders or ([mapping[name]] if name in mapping else [])
+        namespaces[name] = [*own, placeholder] if has_placeholder else folders
     return Finder(mapping, namespaces, placeholder, on_path)
 
 

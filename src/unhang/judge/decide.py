@@ -107,7 +107,7 @@ class Past(NamedTuple):
     """The text of the link that the rewritten file has replaced; empty if there was none."""
 
 
-class Outside(NamedTuple):
+class _Outside(NamedTuple):
     """How a version is outside the matrix."""
 
     code: str
@@ -238,7 +238,7 @@ def depending(
     why = f"it depends on {what}: {why}"
     if mine is None or verdict == found.verdict:
         return found._replace(detail=joined(found.detail, why), triable=found.triable and there.shape is not None)
-    outside = beyond(installation, releases)
+    outside = _outside(installation, releases)
     why = joined(why, outside.reason if outside else "")
     if found.verdict == APPLIED:
         why, hint = f"our rewrite is in place, but {why}", Hint(_undo(other.fix), "; ", hint)
@@ -409,7 +409,7 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
     release, place = on_record(installation, releases), target.place
     if release is not None and release.shapes.get(place) is not None:
         return gone(target, f"{what}, but release {release.version} has it")
-    outside = None if seen.on_record or release is not None else beyond(installation, releases)
+    outside = None if seen.on_record or release is not None else _outside(installation, releases)
     if seen.detail and (outside is None or outside.code == _OLDER):
         return gone(target, f"{what}, but {seen.detail}")
     if outside is None or outside.code == _OLDER:
@@ -452,7 +452,7 @@ def _unknown(
     from unhang.shapes import shape as shapes  # it imports ast, which a known shape does not need
 
     assert seen.data is not None
-    outside = beyond(installation, releases)
+    outside = _outside(installation, releases)
     with recorded.blamed(target.fix):
         if target.binding:
             tried, hint = _tried_exactly(target, seen)
@@ -608,7 +608,7 @@ def is_new(installation: Installation, releases: Mapping[str, Release]) -> bool:
     return bool(known) and version > known[0] and version not in known
 
 
-def beyond(installation: Installation, releases: Mapping[str, Release]) -> Outside | None:
+def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Outside | None:
     """Return how a version is newer or older than every release in the matrix; None if it is neither."""
     from packaging.version import InvalidVersion, Version
 
@@ -622,8 +622,8 @@ def beyond(installation: Installation, releases: Mapping[str, Release]) -> Outsi
     oldest, newest = ordered[0], ordered[-1]
     if version.release > Version(newest).release:
         reason = f"{version} is newer than every release in the matrix"
-        return Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
+        return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
     if version < Version(oldest) and version.release < Version(oldest).release:
         reason = f"{version} is older than every release in the matrix"
-        return Outside(_OLDER, reason, f"nearest supported version: {oldest}", oldest)
+        return _Outside(_OLDER, reason, f"nearest supported version: {oldest}", oldest)
     return None

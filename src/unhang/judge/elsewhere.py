@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from unhang import gate, packs
+from unhang.errors import joined
 from unhang.find import overlays
 from unhang.judge import recorded
-from unhang.judge.decide import codemods
+from unhang.judge.decide import NEEDED, NO_REWRITE, Verdict, codemods
 from unhang.judge.observe import file_of
 from unhang.records import Installation
 from unhang.shapes.catalog import Fix
@@ -56,6 +57,11 @@ def instead(fix: Fix, folders: Mapping[str, str]) -> tuple[str, ...]:
             for row in fix.manifest.get("instead", ())
             if row["module"] in folders and (place := _matched(row, folders[row["module"]]))
         )
+
+
+def copied(fix: str, copies: Iterable[str]) -> Verdict:
+    """Return the verdict where a function is right, and copies of it elsewhere in its upstream are not."""
+    return Verdict(NEEDED, NO_REWRITE, joined(*copies), way_out(fix))
 
 
 def way_out(fix: str) -> str:

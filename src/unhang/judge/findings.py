@@ -14,7 +14,6 @@ from unhang.judge import elsewhere
 from unhang.judge.decide import (
     APPLIED,
     NEEDED,
-    NO_REWRITE,
     NOT_AFFECTED,
     OURS,
     SETTLED,
@@ -183,9 +182,7 @@ def judge(
 
 def _unless_copied(finding: Finding, copies: Sequence[str]) -> Finding:
     """Return a finding without the defect, given what is said of copies in its own upstream that have it."""
-    if not copies:
-        return finding
-    return finding._replace(verdict=Verdict(NEEDED, NO_REWRITE, joined(*copies), elsewhere.way_out(finding.target.fix)))
+    return finding._replace(verdict=elsewhere.copied(finding.target.fix, copies)) if copies else finding
 
 
 def _folder(installation: Installation) -> dict[str, str]:

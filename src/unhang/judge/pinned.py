@@ -10,13 +10,11 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang import packs
-from unhang.errors import joined
 from unhang.judge import elsewhere, matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.pins.values import normal
-from unhang.records import Installation, Pin, Upstream
+from unhang.records import Installation, Pin, Upstream, normal
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
 from unhang.suggest import Command, Hint, line
@@ -106,7 +104,7 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
     table = catalog.shape_table()
     word, shape = matrix.of_target(fix, target, release, table), matrix.known_shape(target, release, table)
     if word == NEEDED and shape is None and (copies := matrix.copies(fix, target.upstream, release)):
-        return Verdict(word, NO_REWRITE, joined(*copies), elsewhere.way_out(fix.id))
+        return elsewhere.copied(fix.id, copies)
     if word == NEEDED and shape is not None and shape.state == NO_REWRITE:
         return Verdict(word, NO_REWRITE, "no rewrite is for this release", target.workaround)
     why = "this release was yanked from the index" if release.yanked else ""

@@ -13,7 +13,7 @@ from unhang.judge.upgrade import Step
 from unhang.records import Pin, Request
 from unhang.shapes import catalog
 from unhang.suggest import command
-from unhang.tell import report
+from unhang.tell import dockerfile, report
 from unhang.tell.rows import counted
 
 
@@ -28,9 +28,7 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
     lines = [f"{counted(verdict for _, _, verdict in left)}{copies}"]
     if any(it.verdict.to_rewrite for it in findings):
         numbers = report.numbers_marked(findings, request)
-        below = "next, in the Dockerfile, below the line that installs them:"
-        build = f"RUN pip install --no-cache-dir unhang && {command('apply', request)} 2>&1"
-        lines += [*filter(None, [numbers]), below, f"  {build}"]
+        lines += [*filter(None, [numbers]), *dockerfile.build(command("apply", request)).split("\n")]
     return [*lines, *dict.fromkeys(_better(findings, request))]
 
 

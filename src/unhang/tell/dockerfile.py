@@ -1,4 +1,4 @@
-"""The end of a report on an image: the line of its Dockerfile that cures it. Pure."""
+"""The line of a Dockerfile that cures an image, and the end of a report on one. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from unhang.records import Request
 
 
+def build(*commands: str) -> str:
+    """Return what is next in the build of an image, in two lines: the first says where the second goes."""
+    run = " && ".join(filter(None, ("pip install --no-cache-dir unhang", *commands)))
+    return f"next, in the Dockerfile, below the line that installs them:\n  RUN {run} 2>&1"
+
+
 def summary(findings: Sequence[Finding], request: Request, collides: UnhangError | None = None) -> str:
     """Return as ``console.summary`` what is left to do; the next command is one for the build of the image."""
     first, _, _ = console.summary(findings, request, collides).partition("; next")
@@ -24,7 +30,6 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
         first_line(it.verdict.hint) for it in left if it.verdict.to_rewrite or it.source or it.to_write
     )
     if lines:
-        commands = " && ".join(filter(None, ("pip install --no-cache-dir unhang", *lines)))
-        return f"{first}; next, in the Dockerfile, below the line that installs them:\n  RUN {commands} 2>&1"
+        return f"{first}; {build(*lines)}"
     looks = dict.fromkeys(first_line(it.verdict.hint) for it in left if it.result)
     return f"{first}; next, in a container of the image:\n  {' && '.join(filter(None, looks))}" if any(looks) else first

@@ -272,9 +272,8 @@ def github_report(report: Report) -> str:
             word = _word(report, finding, is_now=_is_done(report, finding))
             kind = "notice" if finding.settled or word == REVERTED else "error"
             place = finding.installation
-            of = (
-                f" in {place.upstream} {place.version or '(no version)'}" if place.pin else ""
-            )  # several may be on one line
+            # a lock file may pin several on one line
+            of = f" in {place.upstream} {place.version or '(no version)'}" if place.pin else ""
             text = ": ".join(filter(None, (word + of, verdict.detail)))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
             title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
