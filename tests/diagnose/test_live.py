@@ -157,6 +157,7 @@ def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpat
     names = ("base64", "json", "zlib", "subprocess", "sitecustomize", "usercustomize", "ray/__init__")
     for folder in ("cwd", "path"):
         write(tmp_path / folder, {f"{name}.py": planted for name in names})
+    with_its_ray = str(with_ray(tmp_path / "env"))  # before PYTHONPATH: making it runs a Python
     monkeypatch.chdir(tmp_path / "cwd")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "path/json.py"))
@@ -165,7 +166,7 @@ def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpat
     places = {
         "here": lambda: live.here("hung:1"),
         "slurm": lambda: live.slurm("77", "hung:1"),
-        "ray": lambda: live.ray("ray://head:10001", str(with_ray(tmp_path / "env")), "hung:1"),
+        "ray": lambda: live.ray("ray://head:10001", with_its_ray, "hung:1"),
     }
     (job,) = live.collect(places[place](), tmp_path / "out", progress.silent)
     assert job.ranks == 2
