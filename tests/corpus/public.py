@@ -5,7 +5,8 @@
 
 Each report is a folder of files as they were posted (names, hosts, addresses and paths replaced, without lines of
 source), and a `truth.json` that was written from the thread before unhang ran: `posted`, `suspects`, `processes`,
-`causes` (the first one named must be among them), `says` (expressions that the text must hold), `note`.
+`causes` (the first one named must be among them), `says` (expressions that the text must hold), `note`. A report that
+is known to be missed has its `verdict`, too. The name of a folder has no rank, as that would be read.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def table(scores: dict[Path, Score]) -> str:
     rows = ["| report | posted in | says |", "| --- | --- | --- |"]
     for path, one in scores.items():
         posted = json.loads((path / "truth.json").read_text()).get("posted", "")
-        rows.append(f"| {path.name} | {posted} | {one.verdict}{': ' * bool(one.lacks)}{'; '.join(one.lacks)} |")
+        lacks = "; ".join(one.lacks).replace("|", "\\|")
+        rows.append(f"| {path.name} | {posted} | {one.verdict}{': ' * bool(lacks)}{lacks} |")
     sums = ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS)
     return "\n".join([*rows, "", f"{len(scores)} reports: {sums}."])
 

@@ -208,7 +208,7 @@ def test_who_was_killed_is_told_by_torchrun_and_who_was_stopped_is_not() -> None
         for rank, code in ((17, -9), (18, -15), (19, 1))
     )
     assert {rank: told.messages[0].text for rank, told in read(summary).items()} == {
-        17: "exitcode  : -9",
+        17: "exitcode  : -9 (SIGKILL)",
         19: "exitcode  : 1",
     }
 

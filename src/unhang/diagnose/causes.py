@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import who
-from unhang.diagnose.evidence import SPEAKER
+from unhang.diagnose.evidence import SPEAKER, spoken
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
-from unhang.diagnose.statements import is_known, weighed
+from unhang.diagnose.statements import is_known, place, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +39,7 @@ _LOST = re.compile(r"(?i)connection (?:reset|closed|was likely closed)|broken pi
 """In an error of a rank that did not wait for long: its peer has gone."""
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
 _FIRST = "; it is the first call of its group, so see, too, whether NCCL came up between all hosts (NCCL_DEBUG=INFO)"
+_APART = "run once with NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1: if neither helps, a device is stuck"
 _RULES = {
     who.DEVICE: "slow-rank",
     who.TOGETHER: "slow-rank",
@@ -95,8 +96,10 @@ def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
 
 def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what is known where nothing explains it: that ranks wait, or that a peer of theirs has gone."""
-    yield from _of_waiting(job, [one for one in said if one.weight == WAITS])
-    yield from _of_statements(one for one in said if one.weight == FOLLOWS)
+    yield from _of_waiting(job, waits := [one for one in said if one.weight == WAITS])
+    first = dict(reversed([place(one) for one in waits]))
+    follow = [one for one in said if one.weight == FOLLOWS and (not waits or one.cause == "process-died")]
+    yield from _of_statements(one for one in follow if not waits or place(one)[1] < first.get(place(one)[0], 0))
 
 
 def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
@@ -104,7 +107,11 @@ def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
     for one in said:
         alike.setdefault(one.cause, []).append(one)
     for code, same in alike.items():
-        words = [*dict.fromkeys(one.words for one in same)]
+        ranks: dict[tuple[str, bool], list[int]] = {}  # several that say the same
+        for one in same:
+            rest = one.words if " its " in one.words else one.words.removeprefix(f"rank {one.by} ")
+            ranks.setdefault((rest, rest != one.words), []).append(one.by)
+        words = [f"{spoken(of)} {rest}" if is_own else rest for (rest, is_own), of in ranks.items()]
         more = f" (and {len(words) - _SHOWN} more like this)" if len(words) > _SHOWN else ""
         do = next((one.do for one in same if one.do), CODES[code])
         yield Cause(code, f"{'; '.join(words[:_SHOWN])}{more}", do)
@@ -120,7 +127,7 @@ def _errors(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
         whose = facts.job.called(first.why) if first.rule == who.FAILED else "a process"
         yield Cause("python-error", f"{whose} raised {own[0].text}", CODES["python-error"])
         return
-    is_told = any(one.cause == "process-died" for one in said)
+    is_told = any(one.cause == "process-died" and one.weight != FOLLOWS for one in said)
     if first.why and not is_told and any(line.text.startswith("exitcode") for line in lines):
         yield Cause("process-died", f"{facts.job.called(first.why)} ended by itself", CODES["process-died"])
 
@@ -157,9 +164,15 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
         return
     kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
     where = f" in {', '.join(kinds)}" if kinds else ""
-    who, verb = (job.called(ranks), "waits" if len(ranks) == 1 else "wait") if ranks else ("a process", "waits")
-    others = "who else is in that group did not come, or runs another call"
-    limit = f" ({said[0].words})" if said else ""
+    told = f"{job.called(ranks)} wait{'s' * (len(ranks) == 1)}{where}{f' ({said[0].words})' if said else ''}"
+    if said and len(ranks) < 2:  # of a process of unknown rank, the traceback with which it gave up says more
+        gave_up = [line.frames[0] for line in job.strangers if line.frames and is_known(line.text) and not ranks]
+        told = said[0].words + "".join(f", in {one.function} ({one.file}:{one.line})" for one in gave_up[:1])
     numbers = {dict(one.values).get("number") for one in said}
+    sizes = {job.size or 0, *(int(dict(one.values)["all"]) for one in job.statements if one.key == "set-up")}
+    if len(ranks) == max(sizes) > 1 == len(numbers) == len(kinds):
+        yield Cause("network", f"{told}: these are all ranks, and none is done", _APART)
+        return
     first = _FIRST if numbers == {"1"} else ""
-    yield Cause("never-arrived", f"{who} {verb}{where}{limit}: {others}", CODES["never-arrived"] + first)
+    others = "who else is in that group did not come, or runs another call"
+    yield Cause("never-arrived", f"{told}: {others}", CODES["never-arrived"] + first)

@@ -289,7 +289,8 @@ class Job(NamedTuple):
     def called(self, numbers: Collection[int]) -> str:
         """Return ranks and processes as a sentence has them: ``ranks 4-7``, ``pid 1003 (stacks.txt)``."""
         told = [self.names[number] for number in sorted(numbers, reverse=True) if number in self.names]
-        ranks = [number for number in numbers if number not in self.names]
+        told += ["a process"] if SPEAKER in numbers else []
+        ranks = [number for number in numbers if number >= 0]
         shown = [*told[:_MOST], *([f"and {len(told) - _MOST} more"] if len(told) > _MOST else [])]
         return ", ".join([*([spoken(ranks)] if ranks else []), *shown])
 

@@ -205,8 +205,10 @@ def _inside(facts: Facts, hang: Hang, paths: _Paths) -> Iterator[tuple[int, Oper
 def _errors(facts: Facts, hang: Hang, paths: _Paths) -> Iterator[tuple[int, Message]]:
     """Yield the lines that a hang names, but for those of a rank that went on after them."""
     told = [(number, one) for number, lines in facts.errors.items() for one in lines]
+    devices = {one.by for one in facts.job.statements if one.cause == "cuda-error"}
     for number, message in [*told, *((-1, one) for one in facts.strangers)]:
-        if any(_is_named(message, error, paths) for error in hang.errors):
+        is_other = number in devices and "cuda error" in message.text  # NCCL's word for an error that a line tells
+        if not is_other and any(_is_named(message, error, paths) for error in hang.errors):
             yield number, message
 
 

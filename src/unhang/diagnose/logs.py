@@ -53,8 +53,8 @@ _COMPLAINT = re.compile(
     r"Segmentation fault|Bus error|Caught signal \d|bad_alloc|Worker exit type: NODE_OUT_OF_MEMORY|"
     r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
 )
-_MILD = re.compile(r"\w*Warning:|.{0,80}\b(?:DEBUG|INFO|WARNING)\b")
-"""The beginning of a line after which a process goes on, whatever it names."""
+_MILD = re.compile(r"\w*Warning:|\(raylet[,)]|\[ *\d{1,9}\.\d{6}\] |.{0,80}\b(?:DEBUG|INFO|WARNING|kernel:)(?!\w)")
+"""The beginning of a line after which a process goes on, whatever it names, or of one that tells of others."""
 _LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
 """A logger's line of a process that goes on; torch's own are none, for they come from other threads."""
 _CAUGHT = re.compile(r".{0,120}\b(?:DEBUG|WARN|WARNING)\b")
@@ -299,7 +299,8 @@ class _Log:
             self._summary = int(found[1])
         elif (found := _EXITCODE.match(text)) and self._summary != stacks.NOBODY:
             if found[2] not in _STOPPED:
-                self.exits[self._summary] = Message(found[1], source)
+                name = statements.signal_of(found[2].removeprefix("-"))
+                self.exits[self._summary] = Message(f"{found[1]} ({name})" if "-" in found[2] else found[1], source)
         elif _ENDS in text:
             said.ended = True
         elif _GROUP_OF_ERRORS.match(text):  # its errors follow

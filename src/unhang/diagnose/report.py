@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, live, statements, where
 from unhang.diagnose.evidence import Count, span
+from unhang.diagnose.phrases import FOLLOWS
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -19,7 +20,7 @@ from unhang.tell.report import about, environment_line
 
 if TYPE_CHECKING:
     from unhang.diagnose.diagnosis import Answer, Diagnosis
-    from unhang.diagnose.evidence import Job
+    from unhang.diagnose.evidence import Job, Statement
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.fixes import Standing
     from unhang.diagnose.where import Place
@@ -154,18 +155,26 @@ def _suspects(found: Diagnosis) -> list[str]:
     if left := list(ranks.values())[_MOST:]:
         lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
+    blamed = _blamed(found)
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
         lines.append(
             f"{job.called([rank])}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
         )
-    if found.facts.strangers:
-        first, *rest = found.facts.strangers
+    told: dict[str, list[str]] = defaultdict(list)
+    for one in blamed:
+        for name in one.processes:
+            told[name].append(gate.line(one.words.removeprefix(f"{one.speaker or statements.NOBODY}: ")))
+    if not suspects.why:
+        lines += [f"{name}: {'; '.join(dict.fromkeys(words))}" for name, words in [*told.items()][:_MOST]]
+    follows = {one.source for one in statements.weighed(job.statements) if one.weight == FOLLOWS}
+    if strangers := [one for one in found.facts.strangers if one.source not in follows]:
+        first, *rest = strangers
         more = f" (and {count(len(rest), 'more error')})" if rest else ""
-        lines.append(f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}")
+        if not lines or all(one.source != first.source for one in blamed):
+            lines.append(
+                f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}"
+            )
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    blamed = [] if suspects.why else statements.blamed(job.statements)[:_MOST]
-    told = [f"{name}: {gate.line(one.words.removeprefix(f'{name}: '))}" for one in blamed for name in one.processes]
-    lines += told
     if suspects.why or found.facts.strangers or told or (found.causes and job.ranks.keys() | job.spoken == set()):
         return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
@@ -177,15 +186,22 @@ def processes(found: Diagnosis) -> list[str]:
     """Return the suspects of which nobody knows the rank: by their stacks, and those that lines blame."""
     job = found.facts.job
     spied = [job.names[number] for number in sorted(found.who.why, reverse=True) if number in job.names]
-    return [*dict.fromkeys([*spied, *(name for one in statements.blamed(job.statements) for name in one.processes)])]
+    return [*dict.fromkeys([*spied, *(name for one in _blamed(found) for name in one.processes)])]
+
+
+def _blamed(found: Diagnosis) -> list[Statement]:
+    """Return the statements that name whom to look at, or else who has gone first."""
+    said, is_open = found.facts.job.statements, not (found.who.why or found.facts.strangers)
+    return statements.blamed(said) or (statements.lost(said) if is_open else [])
 
 
 def _causes(found: Diagnosis) -> Iterable[str]:
     """Yield the causes, the best one with what to do."""
-    known = {gate.line(why) for why in found.who.why.values()}
+    known = {part for why in found.who.why.values() for part in why.split("; ")}
+    known |= {part for one in _blamed(found) if one.processes for part in one.words.split("; ")}
     for number, one in enumerate(found.causes[:_FEW]):
-        why = gate.line(one.why)
-        yield f"{'also' if number else 'cause'}: {one.code}{'' if why in known else f': {why}'}"
+        why = gate.line("; ".join(part for part in one.why.split("; ") if part not in known))
+        yield f"{'also' if number else 'cause'}: {one.code}{f': {why}' if why else ''}"
         if not number:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
@@ -339,7 +355,7 @@ def _next(found: Diagnosis) -> Iterable[str]:
 
 def _place(place: Place, job: Job) -> dict[str, Any]:
     names = [job.names[number] for number in sorted(place.ranks, reverse=True) if number in job.names]
-    ranks = [number for number in place.ranks if number not in job.names]
+    ranks = [number for number in place.ranks if number >= 0]
     return {"ranks": ranks, "processes": names, "doing": place.doing, "evidence": list(place.evidence)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from unhang.diagnose.evidence import Message
 
@@ -22,7 +22,8 @@ _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
-_GROUP = re.compile(r"\[PG [^\]]{0,200}? Rank ")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\w+) ?(?:\(([^)]{0,200})\) ?)?Rank (\d{1,7})\]")
+_NEAR = re.compile(r"127\.|::1$|localhost$|0\.0\.0\.0$")  # whose it is nobody knows
 _GAP = re.compile(r" +(?=[ :])")
 """In a sentence: what a line did not tell."""
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
@@ -90,6 +91,11 @@ class Reader:
         self._open.clear()
         for speaker, phrase, values, source, at, text in self._found.values():
             by = int(values["by"]) if "by" in values else rank_of(speaker)
+            if "by" in values and (group := _GROUP.search(text)) and group[1] != "0" and group[2] != "default_pg":
+                by = rank_of(speaker)
+                values = {**values, "within": values["by"]} if by == SPEAKER else values
+            if phrase.key == "store-gone":
+                values = {**next((it for _, one, it, *_ in self._found.values() if one == phrase and it), {}), **values}
             yield _statement(phrase, values, by, _name(speaker))._replace(source=source, at=at, text=text)
 
 
@@ -102,8 +108,9 @@ def known(one: Statement, rank: int) -> Statement:
     if one.by != SPEAKER or rank < 0:
         return one
     words = one.words.replace(one.speaker or NOBODY, f"rank {rank}")
-    own = one.processes if one.weight != OWN else tuple(it for it in one.processes if it != one.speaker)
-    return one._replace(culprits=put(one.culprits), waits=put(one.waits), by=rank, words=words, processes=own)
+    if one.weight == OWN:
+        return one._replace(culprits=(rank,), by=rank, words=words, processes=())
+    return one._replace(culprits=put(one.culprits), waits=put(one.waits), by=rank, words=words)
 
 
 def weighed(said: Iterable[Statement]) -> list[Statement]:
@@ -123,14 +130,14 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     waiting = {rank for one in timed_out for rank in one.waits}
     lines = dict(reversed([place(one) for one in timed_out]))
     left = []
-    for one in (*_alone(said), *_set_up(said), *said):
+    for one in (*_alone(said), *_by_sizes(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
         file, line = place(one)
         is_after = "many" in dict(one.values) and line > lines.get(file, line)  # those that gave up
         is_known = any(_are_one(it, other) for it in one.processes for other in gave_up)
-        is_over = is_after or (one.cause == "process-died" and is_known)
-        left.append(one._replace(weight=FOLLOWS) if stood_still or is_over else one)
+        if not (stood_still or is_after or (one.cause == "process-died" and is_known)):
+            left.append(one)
     order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
     return sorted((one for one in left if one.key not in ("running", "set-up")), key=lambda one: order[one.weight])
 
@@ -149,19 +156,26 @@ def place(one: Statement | Message) -> tuple[str, int]:
 
 def blamed(said: Iterable[Statement]) -> list[Statement]:
     """Return the statements that name whom to look at first: the best one that blames anybody, and those like it."""
-    direct = [one for one in weighed(said) if one.weight in (OWN, ABOUT) and (one.culprits or one.processes)]
+    direct = [
+        one for one in weighed(said) if one.weight in (OWN, ABOUT) if {*one.culprits} - {SPEAKER} or one.processes
+    ]
     return [one for one in direct if one.key == direct[0].key]
 
 
-def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
+def lost(said: Sequence[Statement]) -> list[Statement]:
+    """Return the statements by which a peer has gone, where nobody gave up first: of these it may be the end."""
+    is_waited = any(one.weight == WAITS for one in said)
+    return [one for one in said if one.weight == FOLLOWS and one.processes and not is_waited]
+
+
+def _alone(said: Sequence[Statement]) -> Iterator[Statement]:
     """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
-    said = [*said]
     newest = {one.by: one for one in said if one.key == "running"}
     groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
     if not newest and groups == {"0"}:  # other groups have the same numbers
         newest = {one.by: one for one in reversed(said) if one.key == "watchdog" and one.by != SPEAKER}
         numbers = {dict(one.values).get("number", "") for one in newest.values()}
-        groups = {found[0] for one in newest.values() if (found := _GROUP.search(one.text))}
+        groups = {found[1] for one in newest.values() if (found := _GROUP.search(one.text))}
         if len(numbers) > 1 or len(groups) > 1:
             return
     calls: dict[str, list[int]] = {}
@@ -177,14 +191,36 @@ def _alone(said: Iterable[Statement]) -> Iterator[Statement]:
             yield Statement("mismatch", words, source, tuple(others), waits=tuple(ranks), key="alone")
 
 
-def _set_up(said: Iterable[Statement]) -> Iterator[Statement]:
+def _by_sizes(said: Sequence[Statement]) -> Iterator[Statement]:
+    """Yield where the sizes of a gather, which say how many ranks it has, differ, or one alone of these is missing."""
+    calls: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for one in said:
+        values = dict(one.values)
+        if one.by != SPEAKER and "out" in values and kind_of(values["op"]) in ("all_gather", "reduce_scatter"):
+            calls[_call(one)].setdefault(one.by, (int(values["size"]), int(values["out"])))
+    groups = {dict(one.values)["group"] for one in said if one.key == "at-work"}
+    for call, ranks in calls.items():
+        sizes = {max(pair) // max(1, min(pair)) for pair in ranks.values()}
+        if len(sizes) != 1 or len(ranks) < 2 or max(ranks) >= (size := sizes.pop()):
+            continue
+        alike = {pair: rank for rank, pair in ranks.items()}
+        if len(alike) > 1:
+            words = ", ".join(f"rank {rank} has {pair[0]} elements" for pair, rank in alike.items())
+            yield Statement("mismatch", f"of {call}, {words}", "", key="sizes")
+        elif size == len(ranks) + 1 > _FEW and len(calls) == 1 and groups == {"0"}:
+            missing = {*range(size)} - {*ranks}
+            words = f"{spoken(ranks)} of {size}, as its sizes say, wait in {call}, and {spoken(missing)} does not"
+            yield Statement("never-arrived", words, "", tuple(missing), key="sizes")
+
+
+def _set_up(said: Sequence[Statement]) -> Iterator[Statement]:
     """Yield who has begun the set-up of the job, by Lightning's lines, if these are not all."""
-    told = [one for one in said if one.key == "set-up"]
-    came = {one.by for one in told}
+    told, came = [one for one in said if one.key == "set-up"], {one.by for one in said if one.by != SPEAKER}
     size = int(dict(told[-1].values)["all"]) if told else 0
     if 0 < len(came) < size and len(told) < _ALIKE:
-        words = f"{spoken(came)}, so {len(came)} of {size}, began their set-up"
-        yield told[-1]._replace(words=words, do=_TASKS, key="few")
+        left = tuple({*range(min(size, _RANKS))} - came)
+        words = f"{spoken(came)}, so {len(came)} of {size}, began their set-up, and nothing says so of {spoken(left)}"
+        yield told[-1]._replace(words=words, do=_TASKS, key="few", culprits=left, weight=ABOUT)
 
 
 def is_known(text: str) -> bool:
@@ -200,9 +236,11 @@ def _call(one: Statement) -> str:
 
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:
     values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
-    who = f"rank {by}" if by != SPEAKER else speaker or NOBODY
     ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
+    own = _process({name.removeprefix("own_"): value for name, value in values.items() if name.startswith("own_")})
+    who = f"rank {by}" if by != SPEAKER else speaker or own or NOBODY
+    who += f", rank {values['within']} of its group," if "within" in values else ""
     if not {values.get("code"), values.get("signal")}.isdisjoint(ABORTS):
         weight = ENDS
     if (
@@ -211,32 +249,34 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         and int(values["ms"]) > _STARVED * int(values["limit"])
     ):
         cause, weight = "starved", ABOUT
-    processes = (process,) if process and weight in (OWN, ABOUT, ENDS) else ()
-    if weight == OWN and not ranks["culprits"] and not processes:
-        ranks["culprits"] = (by,) if by != SPEAKER or not speaker else ()
-        processes = () if ranks["culprits"] else (speaker,)
+    peer = "" if _NEAR.match(it := values.get("peer", "")) else it
+    processes = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
+    if weight == OWN and not ranks["culprits"]:
+        name = " of ".join(filter(None, (process, speaker or own)))
+        ranks["culprits"], processes = ((by,), ()) if by != SPEAKER or not name else ((), (name,))
     if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
     if values.get("mine") == str(by):  # so its group begins as the job does
         ranks["culprits"] = _ranks(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
+    told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
     told |= {name: kind_of(values[name]) for name in ("op", "op2") if name in values}
     code, number = told["code"], told["code"].removeprefix("-")
-    signal = _signal(told["signal"] if code == number else number)  # that of a signal is below zero
+    signal = signal_of(told["signal"] if code == number else number)  # that of a signal is below zero
     told["exit"] = f"signal {number} ({signal})" if code != number else f"code {code}"
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
-    words = _GAP.sub("", phrase.words.format_map(told))[:_TEXT]
+    words = _GAP.sub("", phrase.words.format_map(told)).rstrip()[:_TEXT]
     if is_starved:
         words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
     do = ENDED.get(signal, phrase.do).format_map(told)
     return Statement(
-        cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker, None, weight, do, "", phrase.key,
-        tuple(values.items()),
+        cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker or own, None, weight, do, "",
+        phrase.key, tuple(values.items()),
     )  # fmt: skip
 
 
-_NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2")
+_NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2", "size2")
 
 
 class _Told(dict[str, str]):
@@ -246,7 +286,7 @@ class _Told(dict[str, str]):
         return ""
 
 
-def _signal(text: str) -> str:
+def signal_of(text: str) -> str:
     """Return the name of a signal, by its name or number; empty if it is none."""
     try:
         return Signals(int(text)).name if text.isdecimal() else Signals[text].name

@@ -402,12 +402,18 @@ def _is_uncaught(error: Message) -> bool:
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
     """Return the lines with which a process of unknown rank fails by itself; launchers tell of others, so last."""
+    raised = [one for one in messages if not any(map(_is_join, one.frames))]
     own = [
         one
-        for one in failures(Rank(NOBODY, messages=tuple(messages)))
+        for one in failures(Rank(NOBODY, messages=tuple(raised)))
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
+
+
+def _is_join(frame: Frame) -> bool:
+    """Return whether a frame is that of torch's launcher, which tells of a process what that one has raised."""
+    return frame.file.endswith("torch/multiprocessing/spawn.py") and frame.function.endswith("join")
 
 
 def _is_own(message: Message) -> bool:
