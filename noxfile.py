@@ -25,6 +25,7 @@ PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
 PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
+SCENES = ["tests/fixes", "tests/mutants", "tests/judge", "tests/compat"]  # so do some of these: they play scenes
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -218,13 +219,12 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def mutants(session: nox.Session) -> None:
-    """Change each rewrite in some hundred ways, and show that the end states notice: `-- --fix ID`, `-- --all`.
+    """Change each rewrite in some hundred ways; show that scenes and end states notice: `-- --fix ID`, `-- --all`.
 
     `-- --proofs` gives the mutants to the proofs on real ranks too, for some minutes each.
     """
     install_wheel(session, "test")
-    if "--proofs" in session.posargs:
-        install_proofs(session)
+    install_proofs(session)
     session.run("python", "-W", "ignore", "-m", "mutants", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
@@ -242,6 +242,8 @@ def proofs(session: nox.Session) -> None:
     env = {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
     env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
+    if not session.posargs:
+        pytest(session, "-m", "torch", *SCENES)
 
 
 @nox.session(python="3.11", reuse_venv=True)
@@ -326,27 +328,30 @@ def from_checkout(session: nox.Session) -> dict[str, str]:
     return {"PYTHONPATH": str(HERE / "src")}
 
 
-@nox.session(reuse_venv=True)
+@nox.session(python="3.11", reuse_venv=True)
 def sweep(session: nox.Session) -> None:
     """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs).
 
     Then write the README's table and docs/matrix.svg from it.
     """
     env = from_checkout(session)
+    install_proofs(session)
     session.run("python", "-m", "unhang.compat.sweep.generate", *session.posargs, env=env)
     session.run("python", "-m", "unhang.compat.sweep.pages", env=env)
 
 
-@nox.session(reuse_venv=True)
+@nox.session(python="3.11", reuse_venv=True)
 def endstates(session: nox.Session) -> None:
     """Run each fix's function, untouched and rewritten, in every configuration, for every shape of the matrix.
 
     The clones are those of `sweep`; without them only the shapes of the releases run.
     """
-    session.run("python", "-m", "unhang.compat.sweep.endstates", *session.posargs, env=from_checkout(session))
+    env = from_checkout(session)
+    install_proofs(session)
+    session.run("python", "-m", "unhang.compat.sweep.endstates", *session.posargs, env=env)
 
 
-@nox.session(reuse_venv=True)
+@nox.session(python="3.11", reuse_venv=True)
 def compat(session: nox.Session) -> None:
     """Lint the fixes, the matrix and the pages made from it; judge history; verify a sample against real wheels.
 
@@ -354,6 +359,7 @@ def compat(session: nox.Session) -> None:
     environment exists: `nox -R -s compat -- --sample 0`.
     """
     env = from_checkout(session)
+    install_proofs(session)
     session.run("python", "-m", "unhang.compat.sweep.lint", *session.posargs, env=env)
     for schema in sorted((HERE / "compat" / "schemas").glob("*.json")):
         elsewhere = {"facts": "compat/data/*.json", "upstream": "upstreams/*.json"}
@@ -382,10 +388,8 @@ def fix(session: nox.Session) -> None:
 
     run("parts")  # before anything large is installed
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test", "lint", "typecheck"))
-    run("sweep", "endstates", "tests", "mutants", "fuzz")
-    if not only or "proofs" in only:
-        install_proofs(session)
-    run("proofs", "lint")
+    install_proofs(session)
+    run("sweep", "endstates", "tests", "mutants", "fuzz", "proofs", "lint")
 
 
 def build_site(session: nox.Session, *options: str) -> Path:

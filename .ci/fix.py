@@ -42,6 +42,7 @@ def steps(fix: str) -> list[Step]:
     tests, endstate = f"tests/fixes/test_{module}.py", f"compat/endstates/{module}.py"
     proof, codemod = f"src/unhang/prove/fixes/{module}.py", f"codemods/{module}.py"
     code = [path for path in (codemod, endstate, proof, tests) if (REPOSITORY / path).exists()]
+    judge, judges = (f"{endstate}:END_STATES", "end state") if endstate in code else (f"{proof}:GRID", "scene")
     own = f"{fix} or {module}"
     quick = ("-m", "pytest", "-n", "0")
     shared = ("tests/codemods/test_examples.py", "tests/fixes/test_anchors.py", "tests/fixes/test_patches.py")
@@ -52,8 +53,8 @@ def steps(fix: str) -> list[Step]:
         Step(
             "sweep",
             (("-m", "unhang.compat.sweep.generate", "--fix", fix), ("-m", "unhang.compat.sweep.pages")),
-            f"{endstate}:END_STATES",
-            "make the end state decide each shape that is named above, or write a row with the reason in "
+            judge,
+            f"make the {judges} decide each shape that is named above, or write a row with the reason in "
             "the manifest's `decisions`",
         ),
         Step(
@@ -63,8 +64,8 @@ def steps(fix: str) -> list[Step]:
                 ("-m", "unhang.compat.sweep.lint", "--sample", "0"),
                 ("-m", "support.architecture"),
             ),
-            f"{endstate}:END_STATES",
-            "each problem above is one of the end state, of the rewrite, or of what the manifest says",
+            judge,
+            f"each problem above is one of the {judges}, of the rewrite, or of what the manifest says",
         ),
         Step(
             "tests",
@@ -76,7 +77,7 @@ def steps(fix: str) -> list[Step]:
             "mutants",
             (("-W", "ignore", "-m", "mutants", "--fix", fix),),
             f"{tests}:MUTANTS",
-            f"let {endstate} notice each mutant that survived, or say in `equivalent` why it is right",
+            f"let {judge.partition(':')[0]} notice each mutant that survived, or say in `equivalent` why it is right",
         ),
         Step(
             "fuzz",

@@ -54,6 +54,7 @@ COVERED_BY = {
     "src/unhang/templates.py": "test_parameters.py",
     "src/unhang/shapes/facts.py": "shapes/test_catalog.py",
     "src/unhang/store/rehearsal.py": "whole/test_owners.py",
+    "src/unhang/prove/conditions.py": "prove/test_scene.py",
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "src/unhang/survey/apply.py": "cli/test_apply_command.py",
     "codemods/edit.py": "codemods/test_splice.py",

@@ -19,6 +19,7 @@ from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.sources import Content, content
+from unhang.judge import scene
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes import shape as shapes
@@ -32,11 +33,12 @@ _OF_THE_MATRIX = {"catalog", "facts"}
 """What reads the matrix, in unhang.shapes: no fact depends on it."""
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
 _OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
+_OF_SCENES = ("unhang.prove", "unhang.judge.scene", "unhang.compat.sweep.trees")
 _OF_FIXES = ("unhang.codemods", "unhang.judge", "unhang.rewrite", "unhang.survey", *_OF_ROWS)
 
 
 class Kind(NamedTuple):
-    """What a fact depends on: the code of a fix, or of its end state alone; of shapes if there is no fix."""
+    """What a fact depends on: the code of a fix, or of what judges it alone; of shapes if there is no fix."""
 
     fix: str = ""
     rows: bool = False
@@ -154,11 +156,13 @@ class Learnt:
 def code_digest(kind: Kind) -> str:
     """Return a digest of the code that facts of this kind depend on.
 
-    It covers LibCST and this Python too, but no module of another fix, and none that reads the matrix.
+    It covers LibCST, this Python and the torch of a scene too, but no module of another fix, and none that reads the
+    matrix.
     """
     others = {other.replace("-", "_") for other in catalog.fixes() if other != kind.fix} | _OF_THE_MATRIX
     whole = hashlib.sha256()
-    for name in _OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES:
+    played = _OF_SCENES if kind.fix and scene.of(kind.fix) else ()
+    for name in (*(_OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES), *played):
         module = importlib.import_module(name)
         folder = Path(module.__path__[0]) if hasattr(module, "__path__") else Path(module.__file__ or "")
         for path in sorted(folder.rglob("*.py")) or [folder]:
@@ -166,7 +170,12 @@ def code_digest(kind: Kind) -> str:
             if not {part.removesuffix(".py") for part in inner.parts} & others:
                 code = path.read_bytes()
                 whole.update(f"{name} {inner} {len(code)}\n".encode() + code)
-    return f"{whole.hexdigest()} libcst {metadata.version('libcst')} {platform.python_version()} {sys.platform}"
+    torch = f" torch {_torch()}" if played else ""
+    return f"{whole.hexdigest()} libcst {metadata.version('libcst')} {platform.python_version()} {sys.platform}{torch}"
+
+
+def _torch() -> str:
+    return next((it.version for it in metadata.distributions(name="torch")), "none")
 
 
 def _file(code: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.rules import Problem
+from unhang.judge import scene
 from unhang.shapes import facts
 from unhang.shapes.catalog import UNPROVED
 
@@ -129,10 +130,12 @@ def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Proble
 
 def _endstate(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:
     where = f"compat/endstates/{_named(name)}.py"
-    if not (checkout / where).exists():
-        yield Problem(where, name, "is missing: without it, every shape is left to a person")
-        return
     try:
+        if scene.of(name) is not None:
+            return
+        if not (checkout / where).exists():
+            yield Problem(where, name, "is missing, and so is a scene: without one, every shape is left to a person")
+            return
         lacking = [function for function in functions if sandbox.end_state(name, function) is None]
     except Exception as error:
         yield Problem(where, "END_STATES", f"cannot be read: {type(error).__name__}: {error}")

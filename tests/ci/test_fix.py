@@ -48,7 +48,7 @@ def test_the_steps_run_in_order_and_name_what_they_run(ran: dict[str, int], caps
 @pytest.mark.parametrize(
     ("word", "code", "step", "where"),
     [
-        ("generate", 1, "sweep", "compat/endstates/mean_metric_dtype.py:"),
+        ("generate", 1, "sweep", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
         ("mutants", 1, "mutants", "tests/fixes/test_mean_metric_dtype.py:"),
         ("test_proofs.py", 1, "proofs", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
     ],
@@ -64,7 +64,7 @@ def test_it_stops_at_the_first_step_that_wants_a_person(
     assert f", {step}: it wants a person" in stopped
     file, number, *_ = place.strip().split(":")
     assert f"{file}:" == where
-    assert (REPOSITORY / file).read_text().splitlines()[int(number) - 1].startswith(("MUTANTS", "CASES", "END_STATES"))
+    assert (REPOSITORY / file).read_text().splitlines()[int(number) - 1].startswith(("MUTANTS", "CASES", "GRID"))
     assert again == f"then run `nox -s fix -- {FIX}` again"
 
 

@@ -11,14 +11,16 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from mutants import ranks
 from mutants.by_hand import Mutants
-from mutants.judge import Judge
+from mutants.judge import SAME, Judge, by_scene
 from mutants.rules import Mutant
 from support import fixes, sources
 from support.checkout import REPOSITORY
+from unhang.compat.endstates import scenes
 from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import parts
 
@@ -79,8 +81,10 @@ def main() -> int:
             names = (mutant.name, f"{subject.version}: {mutant.name}")
             reasons = {it for it in subject.of.equivalent if any(re.fullmatch(it, name) for name in names)}
             matched |= {(subject.fix, subject.of.upstream, it) for it in reasons}
-            if reasons and not caught:
+            if not caught and (reasons or why == SAME):
                 same += 1
+                if options.all:
+                    print(f"    equivalent: {mutant.name}")
             elif not caught:
                 survived += 1
                 print(f"    survived: {mutant.name}" + (f" ({why})" if why else ""))
@@ -126,10 +130,16 @@ def judged(subject: Subject, made: list[Mutant], processes: int) -> Iterator[tup
     source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     name = source.target.function
     before, after = (Source(it.data.decode(), name) for it in (source, source.rewritten))
+    texts, context = [mutant.text for mutant in made], multiprocessing.get_context("fork")
+    if scenes.of(subject.fix, name):
+        parts = [texts[number::processes] for number in range(processes)]
+        with ThreadPoolExecutor(processes) as threads:  # each waits for a child process
+            found = list(threads.map(lambda part: by_scene(subject.fix, before, after, part), parts))
+        yield from (found[number % processes][number // processes] for number in range(len(made)))
+        return
     _JUDGES[subject.name] = Judge(subject.fix, before, after)
-    context = multiprocessing.get_context("fork")
     with context.Pool(processes, maxtasksperchild=10) as pool:
-        yield from pool.imap(_judge, [(subject.name, mutant.text) for mutant in made])
+        yield from pool.imap(_judge, [(subject.name, text) for text in texts])
 
 
 def _judge(job: tuple[str, str]) -> tuple[bool, str]:

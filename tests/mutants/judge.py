@@ -1,14 +1,14 @@
-"""Judges mutants by the end state: each runs in every configuration beside the untouched function."""
+"""Judges mutants by the scene of their fix, or by its end state: in every setting beside the untouched function."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from support.endstates import Some
-from unhang.compat.endstates import sandbox
+from unhang.compat.endstates import sandbox, scenes
 from unhang.compat.endstates.compare import UNFIT, compare
 from unhang.compat.endstates.endstate import Outcome, Source
 
@@ -50,3 +50,28 @@ class Judge:
             row = compare(part, self.before, after)
             yield from (problem for problem in row.problems if problem != "nothing is cured")
             figures.update({name: getattr(row, name) for name in FIGURES})
+
+
+SAME = "every rank returns the same as with our rewrite, in every setting"
+"""Why a mutant is equivalent, as a scene finds it."""
+BATCH = 16
+"""How many mutants one child process plays."""
+
+
+def by_scene(fix: str, before: Source, rewritten: Source, mutants: Sequence[str]) -> list[tuple[bool, str]]:
+    """Return for each mutant whether it is caught, and why it is or is not."""
+    ours = scenes.played(fix, before, {"ours": rewritten}, first=True)["ours"]
+    assert not ours["wrong"], ours
+    answers: list[tuple[bool, str]] = []
+    for start in range(0, len(mutants), BATCH):
+        texts = {str(number): Source(text, before.name) for number, text in enumerate(mutants[start : start + BATCH])}
+        played = scenes.played(fix, before, texts, first=True)
+        for name, source in texts.items():
+            wrong = [f"{setting}: {why}" for setting, why in played[name]["wrong"].items()]
+            if ast.dump(source.function) == ast.dump(before.function):
+                answers.append((True, "nothing is rewritten"))
+            elif wrong:
+                answers.append((True, wrong[0]))
+            else:
+                answers.append((False, SAME if played[name]["seen"] == ours["seen"] else ""))
+    return answers

@@ -11,9 +11,10 @@ import pytest
 
 from mutants import ranks, rules
 from mutants.__main__ import Subject, subjects
-from mutants.judge import Judge
+from mutants.judge import SAME, Judge, by_scene
 from support import sources
 from unhang.compat.endstates.endstate import Source
+from unhang.judge import scene
 from unhang.shapes import catalog
 
 BEFORE = "def f(x):\n    begin(x)\n    return x\n"
@@ -56,7 +57,7 @@ def _last_releases() -> list[Any]:
     """Return each rewrite in its last release; that of one fix is for the quick tests."""
     last = {(it.fix, it.of.upstream, it.of.function): it for it in subjects()}
     return [
-        pytest.param(it, marks=[pytest.mark.slow] * (fix != "mtp-cp-deadlock"), id=it.name.replace(" ", "-"))
+        pytest.param(it, marks=[pytest.mark.torch] if scene.of(fix) else [], id=it.name.replace(" ", "-"))
         for (fix, *_), it in last.items()
     ]
 
@@ -66,11 +67,17 @@ def _last_releases() -> list[Any]:
 def test_mutants_made_by_hand_are_caught_and_none_is_taken_for_ours(subject: Subject) -> None:
     source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
-    judge = Judge(source.target.fix, before, after)
-    for name, text in subject.of.hand(after.text).items():
+    made = subject.of.hand(after.text)
+    if scene.of(subject.fix):
+        answers = by_scene(subject.fix, before, after, [*made.values()])
+    else:
+        judge = Judge(subject.fix, before, after)
+        answers = [judge.why(text) for text in made.values()]
+    for (name, text), (caught, why) in zip(made.items(), answers):
         names = (f"by hand: {name}", f"{subject.version}: by hand: {name}")
-        caught, why = judge.why(text)
-        assert caught or any(re.fullmatch(it, each) for it in subject.of.equivalent for each in names), f"{name} {why}"
+        assert caught or why == SAME or any(re.fullmatch(it, each) for it in subject.of.equivalent for each in names), (
+            f"{name} {why}"
+        )
         digest = sources.Source(source.target, text.encode()).digest
         listed = catalog.shape_table().shapes.get((subject.fix, source.target.function, digest))
         assert listed is None or listed.state != "ours", name

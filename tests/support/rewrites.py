@@ -94,6 +94,12 @@ class EveryRewrite:
         assert next(line for line in body if b"# unhang" in line).startswith(b"\t")
 
 
+class SceneRewrite(EveryRewrite):
+    """The same for a fix with a scene: ``nox -s proofs`` and the sweep run it."""
+
+    test_its_end_state_shows_the_defect_and_the_cure = None  # type: ignore[assignment]
+
+
 def _names(function: shape.Function) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 

@@ -136,7 +136,7 @@ def test_a_defect_that_the_codemod_refuses_is_a_state_once_the_manifest_says_wha
 
 
 def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "end_state", lambda fix, function: None)
+    monkeypatch.setattr(sandbox, "judge_of", lambda fix, function: None)
     monkeypatch.setattr(codemod(WARMUP), "plan", None)
     found = classify(AFFECTED.encode(), WARMUP)
     assert (found.state, found.row) == ("undecided", None)

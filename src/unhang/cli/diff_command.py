@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from unhang.judge.findings import Finding
     from unhang.judge.shows import Shown
-    from unhang.records import Request
+    from unhang.records import Environment, Request
     from unhang.rewrite.plan import FilePlan, Plan
     from unhang.survey.verdicts import Survey
 
@@ -38,7 +38,7 @@ class Unknown(NamedTuple):
     """Its rewritten file; None if no rewrite fits it."""
     token: Token | None
     shown: Shown | None
-    """What its end state shows; None if that was not asked for."""
+    """What a run shows; None if that was not asked for."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     as_is = [finding for finding in seen.findings if finding.verdict.as_is] if unknown else []
     functions = _unknown(seen, plan) if unknown else []
     if options.run:
-        functions = _run(functions)
+        functions = _run(functions, seen.environment)
     if is_json:
         from unhang.rewrite.diff import as_patch, render
 
@@ -108,16 +108,20 @@ def _unknown(seen: Survey, plan: Plan) -> list[Unknown]:
     return functions
 
 
-def _run(functions: Sequence[Unknown]) -> list[Unknown]:
-    """Run each function, and its rewrite, through its end state."""
-    from unhang.judge import shows
+def _run(functions: Sequence[Unknown], place: Environment) -> list[Unknown]:
+    """Run each function, and its rewrite, in the settings of its fix. Raises as ``environment.program``."""
+    from unhang.find import environment
+    from unhang.judge import scene, shows
     from unhang.tell import progress
 
     done = []
+    python = sys.executable
+    if place.python and any(scene.of(it.finding.target.fix) for it in functions):
+        python = environment.program(place, "--run plays a scene in it")
     with progress.shown() as step:
         for number, (finding, file, token, _) in enumerate(functions, 1):
             step(f"running {finding.target.function} ({number} of {len(functions)})")
-            shown = shows.run(finding, file and file.after)
+            shown = shows.run(finding, file and file.after, python)
             done.append(Unknown(finding, file, token and token._replace(seen_right=shown.is_right), shown))
     return done
 

@@ -1,4 +1,4 @@
-"""Runs a function of an unknown shape, and its rewrite, through the end state of its fix: in a child, when asked."""
+"""Runs a function of an unknown shape, and its rewrite, in the settings of its fix: in a child, when asked."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import decode_source, find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unhang import packs
+from unhang.judge import scene
 from unhang.judge.decide import near
 from unhang.judge.findings import Finding
 from unhang.judge.nearest import ADDED, CHANGED, MISSING, MOVED, Nearest
 from unhang.judge.observe import Observation
-from unhang.shapes import catalog
+from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 
 WALL_S, EACH_S = 300, 20
 """For all settings, and for one of them."""
+SCENE_S = 900
+"""For a scene: torch alone takes seconds to import."""
 DEFECT, NO_DEFECT, NOT_RUN = "defect", "no-defect", "not-run"
 _CHILD = """
 import sys
@@ -38,7 +41,7 @@ cage.child({answers})
 
 
 class Shown(NamedTuple):
-    """What the end state shows of a function."""
+    """What the scene of a fix, or its end state, shows of a function."""
 
     shows: str
     """``defect``, ``no-defect`` or ``not-run``."""
@@ -57,16 +60,17 @@ class Shown(NamedTuple):
         """Return the same for people."""
         words = {DEFECT: "a defect", NO_DEFECT: "no defect", NOT_RUN: "nothing"}
         rewritten = f", and {words[self.after]} of the rewritten one" if self.after != NOT_RUN else ""
-        return (
-            f"its end state shows {words[self.shows]} of {function}{rewritten}, in {self.settings} settings: {self.why}"
-        )
+        return f"a run shows {words[self.shows]} of {function}{rewritten}, in {self.settings} settings: {self.why}"
 
 
-def run(finding: Finding, rewritten: bytes | None) -> Shown:
+def run(finding: Finding, rewritten: bytes | None, python: str) -> Shown:
     """Run the function of a finding, and the same one in the ``rewritten`` bytes of its file; None if nothing fits.
 
-    Nothing of the environment is imported, and the child ends whatever the function does.
+    A fix with a scene needs an interpreter with torch: ``python``, which imports the function's package. For any other
+    nothing of the environment is imported. The child ends whatever the function does.
     """
+    if scene.of(finding.target.fix):
+        return _played(finding, rewritten, python)
     target, other, beside = finding.target, finding.target.depends_on, None
     if finding.beside is not None and other is not None and finding.depends is not None:
         beside = other.function, _text(finding.depends), _unlike(_close(other, finding.depends))
@@ -85,6 +89,49 @@ def run(finding: Finding, rewritten: bytes | None) -> Shown:
         return _answer(json.dumps({**question, "nonce": (nonce := secrets.token_hex(16))}).encode(), nonce)
     except OSError as error:  # no temporary folder, no process
         return _not_run(f"no child process: {error}")
+
+
+def _played(finding: Finding, rewritten: bytes | None, python: str) -> Shown:
+    """Play the scene of the fix in the environment itself."""
+    target, texts = finding.target, {"before": _text(finding.seen)}
+    if rewritten is not None:
+        texts["after"] = decode_source(rewritten)
+    module, features = target.file.removesuffix(".py").replace("/", "."), {}
+    for name, text in texts.items():
+        (function,) = shape.find(shape.parse(text.encode()), target.function)
+        features[name] = scene.has_feature(target.fix, function)
+    question = scene.Question(
+        target.fix, [finding.installation.root], module, target.function, texts, features, [*texts]
+    )
+    try:
+        answer = scene.ask(python, question, SCENE_S)
+    except scene.NoTorchError as error:
+        return _not_run(
+            f"no-torch: {python} says {error}; install torch there, or choose an environment that has it with --python"
+        )
+    except scene.SceneError as error:
+        return _not_run(str(error))
+    shows, why = _said(answer["before"], features["before"])
+    if "after" not in texts:
+        return Shown(shows, NOT_RUN, answer["before"]["ran"], why)
+    after, reason = _said(answer["after"], features["after"])
+    if (shows, after) == (NOT_RUN, NO_DEFECT):  # what holds for the one may hold for the other
+        after, reason = NOT_RUN, why
+    return Shown(shows, after, answer["before"]["ran"], f"{why}; rewritten: {reason}")
+
+
+def _said(played: Mapping[str, Any], feature: bool) -> tuple[str, str]:
+    """Return what a scene shows of one text, and why."""
+    wrong = [f"{setting}: {why}" for setting, why in played["wrong"].items()]
+    if seen := [why for why in wrong if ": raises " not in why and ": crashed: " not in why]:
+        return DEFECT, seen[0]
+    if wrong:  # it may be that the scene is not made for this code
+        return NOT_RUN, wrong[0]
+    if played["open"]:
+        return NOT_RUN, f"no setting decides both ways: {played['open'][0]}"
+    if not feature:
+        return NOT_RUN, "what the fix is about is not in it, or not in a form that the scene knows"
+    return NO_DEFECT, f"nothing is wrong in {played['ran']} settings"
 
 
 def _close(target: Target, seen: Observation) -> Nearest | None:

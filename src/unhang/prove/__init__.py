@@ -7,7 +7,9 @@ the upstreams (the last two inside functions, so that the cases of a proof can b
 relative imports.
 
 To add a proof, add one module named after the fix to ``fixes``, with ``CASES``, ``prepare()`` and ``run(case,
-deadline_s)`` (see ``cases``). ``mtp_cp_deadlock`` is a short example. No other file changes. A proof may also have:
+deadline_s)`` (see ``cases``). ``mtp_cp_deadlock`` is a short example. No other file changes. With a ``GRID`` it is a
+scene, which the sweep, the mutants and ``diff --unknown --run`` play too, and which needs no ``run`` (see ``scene``).
+A proof may also have:
 
 * ``CASES_BY_UPSTREAM``: the cases of each upstream, where these differ.
 * ``WARM``: modules to import once, before a process is forked for each variant of the source.

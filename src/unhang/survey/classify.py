@@ -47,7 +47,7 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
     feature, ``right``. A target is run beside a wrong one.
     """
     sandbox.look_in(packs.folders("compat", "endstates"))
-    endstate = sandbox.end_state(target.fix, target.function)
+    endstate = sandbox.judge_of(target.fix, target.function)
     if endstate is None:
         module = f"compat/endstates/{target.fix.replace('-', '_')}.py"
         return State("undecided", None, (), f"no end state: write {module}, or decide it in the manifest")

@@ -11,7 +11,7 @@ import pytest
 from support import cli
 from support.checkout import REPOSITORY
 from support.fake_index import AFFECTED, CLEAN
-from unhang import codemods, judge, rewrite, shapes
+from unhang import codemods, judge, prove, rewrite, shapes
 from unhang.compat import endstates
 from unhang.compat.endstates import sandbox
 from unhang.compat.endstates.compare import Row
@@ -20,6 +20,7 @@ from unhang.compat.sweep import as_written, learnt
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Kind, Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
+from unhang.judge import scene
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 from unhang.survey.classify import Run, State
@@ -29,6 +30,8 @@ MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
 ROW = Row(["a"], 1, 1, 0, 0, 0, [])
 SHAPES, ROWS = {Kind()}, {Kind(fix, rows=True) for fix in catalog.fixes()}
 EVERY = {Kind(fix) for fix in catalog.fixes()} | SHAPES | ROWS
+MEAN = "mean-metric-dtype"
+PLAYED = {Kind(fix, rows) for fix in catalog.fixes() if scene.of(fix) for rows in (False, True)}
 # What the facts may import besides what the digests cover: names, records, and code that only fetches or lists.
 PLAIN = {
     "unhang",
@@ -69,7 +72,7 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 CHILD = f"""
 import importlib, sys
 from unhang.compat.endstates import sandbox
-for fix in {[*catalog.fixes()]!r}:
+for fix in {[fix for fix in catalog.fixes() if not scene.of(fix)]!r}:
     importlib.import_module("unhang.compat.endstates." + fix.replace("-", "_"))
 print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
@@ -84,6 +87,9 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
         (codemods, "mtp_cp_deadlock/new", {Kind(MTP)}),
         (endstates, "sandbox", EVERY - SHAPES),
         (endstates, "expert_dp_warmup", {Kind(WARMUP), Kind(WARMUP, rows=True)}),
+        (prove, "scene", PLAYED),
+        (prove, "fixes/mean_metric_dtype", {Kind(MEAN), Kind(MEAN, rows=True)}),
+        (prove, "fixes/mtp_cp_deadlock", set()),
         (judge, "decide", EVERY - SHAPES - ROWS),
         (rewrite, "deeper/new", EVERY - SHAPES - ROWS),
     ],
@@ -108,6 +114,7 @@ def test_the_digests_cover_all_code_that_the_facts_depend_on() -> None:
     loaded = set(ran.out.split())
     assert {"unhang.codemods.expert_dp_warmup", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
     covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES)
+    covered += ("unhang.prove",)  # imported to see whether a fix has a scene
     assert {name for name in loaded if not name.startswith(covered)} <= PLAIN
     ran = cli.python("-c", CHILD, env={"PYTHONPATH": str(REPOSITORY / "src")})
     assert ran.code == 0, ran.err

@@ -7,13 +7,13 @@ The right gradient is that of a plain log-softmax with contiguous hidden states,
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo
+from ..cases import DIFFERS, PASSED, Case, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,32 @@ CASES = (
     Case("frozen-head-contiguous", _ONE, "ranks", PASSED, options={"layout": "contiguous", "head": False}),
 )
 YOURS = Case("yours", _ONE, "ranks", DIFFERS, _WHERE, {"layout": "own view"})
+
+
+_COPIES = ("transposed", "sliced", "own view")
+"""The layouts whose flattened copy, or view, does not need a gradient."""
+GRID = [
+    Case(
+        f"{layout}, {backbone} and {head}, {losses}, {rows} rows, {chunk}, {dtype}, {ranks} ranks",
+        Topology(dp=ranks),
+        "ranks",
+        DIFFERS if backbone and layout in _COPIES and (rows > 1 or layout == "own view") else PASSED,
+        options={
+            **({"layout": "contiguous", "flat": True} if layout == "flat" else {"layout": layout}),
+            **{"backbone": backbone, "head": head, "losses": losses, "rows": rows, "chunk": chunk},
+            **{"dtype": dtype, "temperature": temperature},
+        },
+    )
+    for ranks, chunks in ((1, (2, 4, 512)), (2, (4,)))  # the head is the same on each rank
+    for layout, (backbone, head), losses, rows, chunk, (dtype, temperature) in itertools.product(
+        (*_COPIES, "contiguous", "flat"),
+        ((True, True), (True, False), (False, True)),
+        ((1, 0.1), (1, 0), (0, 1)),
+        (1, 2),
+        chunks,
+        (("float32", 1.0), ("bfloat16", 0.5))[: 3 - ranks],
+    )
+]
 
 
 def caveat(case: Case) -> str:
@@ -65,23 +91,22 @@ def prepare() -> None:
     _module()._FLASH_ATTN_CROSS_ENTROPY_AVAILABLE = False  # its kernel needs a GPU
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: a forward and a backward pass, beside the same of the reference."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case), deadline_s=deadline_s)
-    return world.outcome(_wrong, lambda ranks: f"{_WHERE} {ranks[0][0].text()}, as it should be")
-
-
-def _on_rank(case: Case) -> tuple[Gradients, Gradients]:
-    """Return the gradients, and the right ones."""
+def on_rank(case: Case, rank: int) -> tuple[Gradients, Gradients]:
+    """Return the gradients of a forward and a backward pass, and the right ones."""
     return _gradients(case, _fused, case.options["layout"]), _gradients(case, _plain, "contiguous")
 
 
-def _wrong(ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
     """Return what is wrong with the gradients; empty where nothing is."""
-    for found, right in ranks:
-        if not all(map(_close, found, right)):
-            return f"{_WHERE} {found.text()}; right: {right.text()}"
+    for found, due in ranks:
+        if not all(map(_close, found, due)):
+            return f"{_WHERE} {found.text()}; right: {due.text()}"
     return ""
+
+
+def right(case: Case, ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
+    """Return what was seen."""
+    return f"{_WHERE} {ranks[0][0].text()}, as it should be"
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -89,7 +114,7 @@ def _close(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
     close = 1e-2 if "bfloat16" in str(one.dtype) else 1e-5
-    return bool((one - other).norm() <= close * other.norm())
+    return one.dtype == other.dtype and bool((one - other).norm() <= close * max(other.norm(), 1e-3))
 
 
 def _gradients(case: Case, head: Any, layout: str) -> Gradients:
@@ -107,8 +132,10 @@ def _gradients(case: Case, head: Any, layout: str) -> Gradients:
         hidden = hidden.detach()
     if options.get("flat"):
         hidden, ids = hidden.flatten(0, 1), ids.flatten()
-    log_probs, entropy = head(hidden, weights, ids)
-    (log_probs.sum() + 0.1 * entropy.sum()).backward()
+    outputs = head(hidden, weights, ids, options.get("temperature", 1.0), options.get("chunk", _CHUNK))
+    torch.stack(
+        [of * one.float().sum() for of, one in zip(options.get("losses", (1, 0.1)), outputs) if of]
+    ).sum().backward()
     return Gradients(backbone.grad, weights.grad)
 
 
@@ -134,15 +161,15 @@ def _laid_out(backbone: Any, layout: str) -> Any:
     return OwnView.apply(backbone) if layout == "own view" else backbone * 1.0
 
 
-def _fused(hidden: Any, weights: Any, ids: Any) -> Any:
-    return _module().FusedLinearForPPO(chunk_size=_CHUNK)(hidden, weights, ids)
+def _fused(hidden: Any, weights: Any, ids: Any, temperature: float, chunk: int) -> Any:
+    return _module().FusedLinearForPPO(chunk_size=chunk)(hidden, weights, ids, temperature)
 
 
-def _plain(hidden: Any, weights: Any, ids: Any) -> Any:
+def _plain(hidden: Any, weights: Any, ids: Any, temperature: float, chunk: int) -> Any:
     """Do what the head does, with autograd alone."""
     import torch
 
-    scores = torch.log_softmax((hidden @ weights.t()).float(), -1)
+    scores = torch.log_softmax((hidden @ weights.t()).float() / temperature, -1)
     return scores.gather(-1, ids.unsqueeze(-1)), -(scores.exp() * scores).sum(-1)
 
 

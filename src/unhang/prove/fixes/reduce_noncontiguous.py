@@ -7,13 +7,15 @@ head that wants the batch first, or a sum, whose gradient is one value spread ov
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims
+from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import megatron, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
 _TWO = Topology(tp=2)
 _WRONG = "the gradient"
@@ -26,6 +28,18 @@ CASES = (
     Case("tp4-plain", Topology(tp=4), "ranks", PASSED, options=_PLAIN),
     Case("tp1-transposed", Topology(), "ranks", PASSED, options=_TRANSPOSED, core=True),
 )
+GRID = [
+    Case(
+        f"{layout}, TP {topology.tp}, DP {topology.dp}",
+        topology,
+        "ranks",
+        PASSED if topology.tp == 1 or layout == "plain" else DIFFERS,
+        options={"layout": layout},
+    )
+    for topology, layout in itertools.product(
+        (Topology(), _TWO, Topology(tp=2, dp=2), Topology(tp=4)), ("plain", "transposed", "spread")
+    )
+]
 YOURS = Case("yours", _TWO, "ranks", DIFFERS, _WRONG, _TRANSPOSED)
 RULED_OUT = ("tp", "with TP 1 there is nothing to sum")
 
@@ -51,56 +65,68 @@ def prepare() -> None:
     from megatron.core import tensor_parallel  # noqa: F401
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Sum on every rank, and compare with the sum of the same parts in one process."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case, rank), deadline_s=deadline_s)
-    due = sum(_laid_out(case, rank) for rank in range(case.topology.tp)).flatten().tolist()
-    return world.outcome(
-        lambda ranks: "; ".join(_wrong(case, ranks, due)),
-        lambda ranks: f"{_WRONG} and the sum forward are {_rounded(ranks[0].gradient)} on all ranks, as due",
-    )
+def on_rank(case: Case, rank: int) -> Sums:
+    """Take a rank's part through both regions."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import tensor_parallel
+
+    reduce, layout = dist.all_reduce, case.options["layout"]
+
+    def late(*given: Any, async_op: bool = False, **others: Any) -> Any:
+        """Reduce once somebody waits, which is the latest, and refuse what NCCL refuses: gloo sums strided tensors."""
+        if not given[0].is_contiguous():
+            raise ValueError("Tensors must be contiguous")
+        return SimpleNamespace(wait=lambda: reduce(*given, **others)) if async_op else reduce(*given, **others)
+
+    megatron.initialize(case.topology)
+    own = rank % case.topology.tp
+    part = _laid_out(layout, own)
+    whole = torch.zeros(part.shape, requires_grad=True)
+    dist.all_reduce = late
+    try:
+        region = tensor_parallel.copy_to_tensor_model_parallel_region(whole)
+        factors = _part(own)
+        if layout == "transposed":
+            (region.transpose(0, 1).contiguous() * factors.transpose(0, 1).contiguous()).sum().backward()
+        elif layout == "spread":
+            (region.sum() * factors[0, 0]).backward()
+        else:
+            (region * factors).sum().backward()
+        summed = tensor_parallel.reduce_from_tensor_model_parallel_region(part)
+    finally:
+        dist.all_reduce = reduce
+    return Sums(whole.grad.flatten().tolist(), summed.flatten().tolist(), summed.data_ptr() == part.data_ptr())
 
 
-def _wrong(case: Case, ranks: list[Sums], due: list[float]) -> Iterator[str]:
-    for what, found in (_WRONG, [it.gradient for it in ranks]), ("the sum forward", [it.forward for it in ranks]):
-        if any(abs(one - other) > 1e-6 for values in found for one, other in zip(values, due)):
-            each = (f"rank {rank} has {_rounded(values)}" for rank, values in enumerate(found))
-            yield f"{what} is due {_rounded(due)}; {', '.join(each)}"
-    if not all(it.is_same for it in ranks) and (case.topology.tp == 1 or case.options == _PLAIN):
-        yield "the sum of a contiguous tensor is in other memory"
+def wrong(case: Case, ranks: Sequence[Sums]) -> str:
+    """Return what is wrong with the sums, beside those of the same parts in one process."""
+    due = sum(_laid_out(case.options["layout"], part) for part in range(case.topology.tp)).flatten().tolist()
+    found = []
+    for what, sums in (_WRONG, [it.gradient for it in ranks]), ("the sum forward", [it.forward for it in ranks]):
+        if any(abs(one - other) > 1e-6 for values in sums for one, other in zip(values, due)):
+            each = (f"rank {rank} has {_rounded(values)}" for rank, values in enumerate(sums))
+            found.append(f"{what} is due {_rounded(due)}; {', '.join(each)}")
+    if not all(it.is_same for it in ranks) and (case.topology.tp == 1 or case.options["layout"] == "plain"):
+        found.append("the sum of a contiguous tensor is in other memory")
+    return "; ".join(found)
+
+
+def right(case: Case, ranks: Sequence[Sums]) -> str:
+    """Return what was seen."""
+    return f"{_WRONG} and the sum forward are {_rounded(ranks[0].gradient)} on all ranks, as due"
 
 
 def _rounded(values: list[float]) -> list[float]:
     return [round(value, 4) for value in values]
 
 
-def _on_rank(case: Case, rank: int) -> Sums:
-    """Take a rank's part through both regions."""
-    import torch
-    from megatron.core import tensor_parallel
-
-    megatron.initialize(case.topology)
-    part = _laid_out(case, rank)
-    whole = torch.zeros(part.shape, requires_grad=True)
-    region = tensor_parallel.copy_to_tensor_model_parallel_region(whole)
-    factors = _part(rank)
-    if case.options == _TRANSPOSED:
-        (region.transpose(0, 1).contiguous() * factors.transpose(0, 1).contiguous()).sum().backward()
-    elif case.options == _SPREAD:
-        (region.sum() * factors[0, 0]).backward()
-    else:
-        (region * factors).sum().backward()
-    summed = tensor_parallel.reduce_from_tensor_model_parallel_region(part)
-    is_same = summed.data_ptr() == part.data_ptr()
-    return Sums(whole.grad.flatten().tolist(), summed.flatten().tolist(), is_same)
-
-
-def _laid_out(case: Case, rank: int) -> Any:
-    """Return a rank's part of the sum, in the layout of the case."""
+def _laid_out(layout: str, rank: int) -> Any:
+    """Return a rank's part of the sum, in a layout."""
     part = _part(rank)
-    if case.options == _TRANSPOSED:
+    if layout == "transposed":
         return part.t().contiguous().t()
-    return part[:1, :1].expand(part.shape) if case.options == _SPREAD else part
+    return part[:1, :1].expand(part.shape) if layout == "spread" else part
 
 
 def _part(rank: int) -> Any:

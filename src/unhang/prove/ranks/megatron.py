@@ -11,14 +11,23 @@ if TYPE_CHECKING:
     from ..cases import Topology
 
 
+_NOW: list[Any] = []
+"""The arguments of the last call in this process."""
+
+
 def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-cp-ep-dp-pp") -> None:
     """Call the real ``initialize_model_parallel`` with the arguments that this release has.
 
-    ``chunks`` is the number of virtual pipeline stages on each rank. ``order`` is that of the ranks, from those that
-    are next to each other on.
+    Groups that are there with the same arguments stay. ``chunks`` is the number of virtual pipeline stages on each
+    rank. ``order`` is that of the ranks, from those that are next to each other on.
     """
     from megatron.core import parallel_state
 
+    if parallel_state.model_parallel_is_initialized():  # for another setting, in the same process
+        if [topology, chunks, order] == _NOW:
+            return
+        parallel_state.destroy_model_parallel()
+    _NOW[:] = topology, chunks, order
     wanted = {
         "tensor_model_parallel_size": topology.tp,
         "pipeline_model_parallel_size": topology.pp,

@@ -1,0 +1,128 @@
+"""The trees in which scenes play: releases of the upstreams, unpacked beside the cached wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from packaging.version import Version
+
+from unhang.compat import upstreams
+from unhang.compat.endstates.endstate import Source
+from unhang.compat.sweep import pins, sources
+from unhang.judge import scene
+from unhang.judge.decide import WRONG
+from unhang.judge.nearest import nearest
+from unhang.shapes import catalog, shape
+from unhang.shapes.catalog import ShapeTable, Target
+
+_PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "aarch64") for minor in (28, 24))
+
+
+class TreeError(scene.SceneError):
+    """A release cannot be fetched."""
+
+
+def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
+    """Return the target whose function this is, and the folder of the release that has it, or one closest to it.
+
+    A function whose defect depends on another one gets a release that has a wrong one of that. What is equally close
+    is taken from the newest release. Raises TreeError.
+    """
+    targets = [target for target in catalog.fix(fix).functions if target.function == source.name]
+    released = [(target, version, digest) for target in targets for version, digest in _released(target)]
+    if not released:
+        raise TreeError(f"no release has {source.name}, in whose tree {fix} could play")
+    digest = shape.digest(source.function)
+    known = {known for _, _, known in released}
+    if digest not in known:
+        digest = _nearest(fix, targets[0], source, known) or released[-1][2]
+    target, version, _ = [it for it in released if it[2] == digest][-1]
+    beside = getattr(scene.of(fix), "BESIDE", {}).get(target.upstream, ())
+    return target, [
+        unpacked(_project(target.upstream), version),
+        *(unpacked(_project(upstream), _newest(upstream)) for upstream in beside),
+    ]
+
+
+def _released(target: Target) -> list[tuple[str, str]]:
+    """Return the final releases that have a function, the newest last, with its shape in each."""
+    table, other = catalog.shape_table().shapes, target.depends_on
+    found = []
+    for version, release in catalog.releases_of(target.fix, target.upstream).items():
+        digest = release.shapes.get(target.place)
+        if digest is None or Version(version).is_prerelease or release.yanked:
+            continue
+        beside = table.get((target.fix, other.function, release.shapes.get(other.place) or "")) if other else None
+        if other is None or (beside is not None and beside.state == WRONG):
+            found.append((version, digest))
+    return sorted(found, key=lambda it: Version(it[0]))
+
+
+def _newest(upstream: str) -> str:
+    """Return the newest final release of an upstream."""
+    versions = (version for version, it in catalog.releases()[upstream].items() if not it.yanked)
+    return max((it for it in versions if not Version(it).is_prerelease), key=Version)
+
+
+def _nearest(fix: str, target: Target, source: Source, known: set[str]) -> str:
+    """Return which of the known shapes is closest; empty if none is close."""
+    table = catalog.shape_table()
+    shapes = {key: it for key in table.shapes if key[0] == fix and key[2] in known and (it := table.shapes.get(key))}
+    mine = ShapeTable(shapes, table.files)
+    data = source.text.encode()
+    found = nearest(
+        target, source.function, data, mine, catalog.outlines(fix), catalog.releases_of(fix, target.upstream)
+    )
+    return found.shape if found else ""
+
+
+def _project(upstream: str) -> str:
+    return next(name for name in upstreams.projects() if upstream in upstreams.of_project(name))
+
+
+@cache
+def unpacked(project: str, version: str) -> Path:
+    """Return the folder that a release's wheel is unpacked in, beside the cached wheels; later runs use it again."""
+    wheel = fetch(project, version)
+    folder = wheel.parent / "unpacked" / wheel.stem
+    if not folder.exists():
+        fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another run was faster
+            shutil.rmtree(fresh)
+    return folder
+
+
+@cache
+def fetch(project: str, version: str) -> Path:
+    """Return the path of a release's pinned wheel, which pip downloads if the cache lacks it. Raises TreeError."""
+    found = [it for it in pins.read(sources.HERE) if (it["project"], it["version"]) == (project, version)]
+    if not found:
+        raise TreeError(f"compat/wheels.json pins no {project} {version}")
+    (pin,) = found
+    folder = Path(os.environ.get("UNHANG_WHEELS") or Path.home() / ".cache" / "unhang" / "wheels")
+    path = folder / str(pin["file"])
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as fresh:
+            platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
+            command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps"]
+            command += ["--only-binary=:all:", "--python-version", pin["python"], *platforms, "--dest", fresh]
+            done = subprocess.run([*command, f"{project}=={version}"], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise TreeError(f"pip could not download {pin['file']}: {done.stderr.strip()[-500:]}")
+            os.replace(Path(fresh, pin["file"]), path)
+    if (digest := hashlib.sha256(path.read_bytes()).hexdigest()) != pin["sha256"]:
+        raise TreeError(f"{path} has sha256 {digest}, but compat/wheels.json pins {pin['sha256']}")
+    return path

@@ -1,0 +1,289 @@
+"""Plays a fix's scene: each of its settings on the real function, for every text of it that is asked about.
+
+A scene is the module of a fix in ``fixes``. It has ``GRID`` (the settings, each a ``Case`` that says whether the
+untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what one rank does, and returns) and
+``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
+the settings leave a condition of the function as it is, by a pattern of its text; and ``has_feature(function)``:
+whether the function has what the fix is about, which a case's option ``feature`` then says.
+
+This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
+``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
+``watched`` (the texts whose conditions are followed), ``first`` (stop at the first setting that fails), ``deadline_s``,
+``limits`` and ``is_cut_off`` (from the network). The answer has a ``Played`` for each text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import io
+import json
+import linecache
+import os
+import sys
+from contextlib import nullcontext
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .cases import PASSED, Case, Outcome
+from .conditions import Conditions
+from .ranks import gloo, tidy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import CodeType, ModuleType
+
+MARK = "unhang-scene:"
+"""Precedes the answer, because other text may be printed too."""
+_OUTSIDE = ("os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.system", "os.exec", "os.posix_spawn")
+_OUTSIDE += ("os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink", "shutil.", "subprocess.", "socket.connect")
+"""How the names of the audit events begin that change what is outside of a process."""
+_LOST = 3
+"""After so many settings that hang or kill a rank, no more are looked for among those of as many ranks."""
+RAISES = "raises "
+"""How a fault begins that is an error of the function's."""
+
+
+class Played(NamedTuple):
+    """What one text of a function did."""
+
+    wrong: Mapping[str, str]
+    """What is wrong, by the name of the setting."""
+    ran: int
+    """In how many settings it ran. Where many hang or kill a rank, the others of their kind do not run."""
+    seen: str
+    """A digest of all that the ranks returned; empty if some setting failed."""
+    open: Sequence[str]
+    """The conditions that no setting decided both ways, and that the scene does not hold."""
+
+
+class Raised(str):
+    """An error, in place of what a rank returns."""
+
+
+def main() -> None:
+    """Answer the question on stdin. It ends with its parent."""
+    tidy.end_with(os.getppid())
+    question = json.load(sys.stdin)
+    sys.path[:0] = question["path"]
+    print(f"\n{MARK}{json.dumps(answer(question))}", flush=True)
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Play the scene for each text; or return the ``problem`` if this interpreter cannot."""
+    try:
+        import torch
+    except ImportError as error:
+        return {"problem": f"no torch here: {error}"}
+    limit(question["limits"])
+    if question["is_cut_off"]:
+        loopback()
+    torch.set_num_threads(1)
+    importlib.import_module(".fixes", __package__).__path__ += question.get("packs", [])
+    proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
+    proof.prepare()
+    module = importlib.import_module(question["module"])
+    return {
+        name: play(
+            proof, module, question["function"], text, feature=question["features"][name],
+            watched=name in question["watched"], first=question["first"], deadline_s=question["deadline_s"],
+        )._asdict()
+        for name, text in question["texts"].items()
+    }  # fmt: skip
+
+
+def loopback() -> None:
+    """Bring up the loopback device of a network of our own, over which the ranks talk."""
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+
+
+def refuse(event: str, arguments: Sequence[Any]) -> None:
+    """Raise PermissionError where a rank would change something outside of itself: by accident, in an edit."""
+    if event.startswith(_OUTSIDE) or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+        raise PermissionError(f"it reaches for the system ({event}), which a scene does not let it")
+
+
+def limit(limits: Mapping[str, int]) -> None:
+    """Set limits of this process and its forks, by the names in ``resource``."""
+    import resource
+
+    for name, value in limits.items():
+        _, most = resource.getrlimit(number := getattr(resource, name))
+        least = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(number, (least, least))
+
+
+def play(
+    proof: Any, module: ModuleType, function: str, text: str, *, feature: bool, watched: bool, first: bool,
+    deadline_s: float,
+) -> Played:  # fmt: skip
+    """Put a text of the function into its module, and run it in every setting, or up to the first that fails."""
+    code = place(module, function, text)
+    conditions = Conditions(code, text, getattr(proof, "HELD", {})) if watched else None
+    wrong: dict[str, str] = {}
+    ran = 0
+    seen = hashlib.sha256()
+    grid = [case._replace(options={**case.options, "feature": feature}) for case in proof.GRID]
+    for _, cases in groupby(sorted(grid, key=_world), _world):
+        lost = 0
+        for part in (left := [[*cases]]):
+            values = _batch(proof, part, first, deadline_s, conditions)
+            if values is None and len(part) > 1:
+                left += (part[: len(part) // 2], part[len(part) // 2 :]) if lost < _LOST else ()
+                continue
+            for case, found in zip(part, values or [None]):
+                if found is not None:
+                    fault = _fault(proof, case, found)
+                    seen.update(_bytes(found))
+                else:
+                    outcome, lost = alone(proof, case, deadline_s), lost + 1
+                    fault = "" if outcome.status == PASSED else f"{outcome.status}: {outcome.detail}"
+                ran += 1
+                if fault:
+                    wrong[case.name] = fault
+            if first and wrong:
+                return Played(wrong, ran, "", [])
+    return Played(wrong, ran, "" if wrong else seen.hexdigest(), conditions.open() if conditions else [])
+
+
+def alone(proof: Any, case: Case, deadline_s: float) -> Outcome:
+    """Run one setting in ranks of its own, so that one that hangs or dies costs no other."""
+
+    def body(rank: int) -> Any:
+        sys.addaudithook(refuse)
+        return proof.on_rank(case, rank)
+
+    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
+    return world.outcome(lambda ranks: proof.wrong(case, ranks), lambda ranks: proof.right(case, ranks))
+
+
+def _world(case: Case) -> int:
+    return case.topology.world
+
+
+def _batch(
+    proof: Any, cases: Sequence[Case], first: bool, deadline_s: float, conditions: Conditions | None
+) -> list[list[Any]] | None:
+    """Return what the ranks return in each of these settings, all run in one fork; None if a rank hangs or dies.
+
+    With ``first``, one rank alone stops at the first setting that fails.
+    """
+    import torch
+
+    world = cases[0].topology.world
+
+    def body(rank: int) -> tuple[bytes, Any]:
+        sys.addaudithook(refuse)
+        done = []
+        for case in cases:
+            try:
+                with conditions or nullcontext():
+                    done.append(proof.on_rank(case, rank))
+            except Exception as error:
+                done.append(Raised(f"{RAISES}{type(error).__name__}: {error}"[:300]))
+            if first and world == 1 and _fault(proof, case, done[-1:]):
+                break
+        packed = io.BytesIO()
+        torch.save(done, packed)
+        return packed.getvalue(), conditions and conditions.steps
+
+    ended = gloo.run(world, body, deadline_s=deadline_s)
+    if ended.status != PASSED:
+        return None
+    if conditions:
+        conditions.steps.update(*(rank.value[1] for rank in ended.ranks))
+    ranks = [torch.load(io.BytesIO(rank.value[0]), weights_only=False) for rank in ended.ranks]
+    return [list(values) for values in zip(*ranks)]
+
+
+def _fault(proof: Any, case: Case, values: Sequence[Any]) -> str:
+    """Return what is wrong with what the ranks returned."""
+    raised = next((value for value in values if isinstance(value, Raised)), "")
+    return str(raised) or str(proof.wrong(case, values))
+
+
+def _bytes(value: Any) -> bytes:
+    """Return all bits of a value, which may have tensors in it."""
+    import torch
+
+    if torch.is_tensor(value):
+        bits = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b""
+        return f"{value.dtype} {tuple(value.shape)} ".encode() + bits
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, (list, tuple)):
+        return b"[" + b", ".join(map(_bytes, value)) + b"]"
+    return repr(value).encode()
+
+
+def place(module: ModuleType, name: str, text: str) -> CodeType:
+    """Replace a function of a module by that of a text, and return its code.
+
+    ``name`` is qualified by the function's class. It is compiled as if it stood there: with its decorators, in the
+    module's namespace, with ``super()`` and the names of its class. A plain function is replaced wherever it was
+    imported to, too.
+    """
+    *outer, own = name.split(".")
+    tree = ast.parse(text)
+    body: Any = tree.body
+    for part in outer:
+        body = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == part).body
+    node: Any = next(it for it in reversed(body) if getattr(it, "name", "") == own)
+    for part in reversed(outer):
+        node = ast.copy_location(ast.fix_missing_locations(_class(part, node)), node)
+    future = [it for it in tree.body if isinstance(it, ast.ImportFrom) and it.module == "__future__"]
+    file = f"<scene {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for those who read the source
+    found: dict[str, Any] = {}
+    code = compile(ast.Module([*future, node], []), file, "exec", dont_inherit=True)
+    exec(code, vars(module), found)  # noqa: S102 - upstream's code, where it belongs
+    owner: Any = module
+    made: Any = None
+    for part in outer:
+        owner = getattr(owner, part)
+        made = found[part] if made is None else vars(made)[part]
+    if not outer:
+        _everywhere(vars(module).get(own), found[own])
+        setattr(module, own, found[own])
+        return code
+    for cell in _cells(vars(made)[own]):
+        if cell.cell_contents is made:
+            cell.cell_contents = owner
+    setattr(owner, own, vars(made)[own])
+    return code
+
+
+def _class(name: str, node: ast.stmt) -> ast.ClassDef:
+    given: dict[str, Any] = {"type_params": []} if sys.version_info >= (3, 12) else {}
+    return ast.ClassDef(name=name, bases=[], keywords=[], body=[node], decorator_list=[], **given)
+
+
+def _everywhere(old: Any, new: Any) -> None:
+    """Give every module that has imported a function the new one."""
+    for module in [*sys.modules.values()] if old is not None else []:
+        for name, value in [*(getattr(module, "__dict__", None) or {}).items()]:
+            if value is old:
+                setattr(module, name, new)
+
+
+def _cells(function: Any) -> list[Any]:
+    """Return the cells of a function, and of those that its decorators wrap."""
+    found = []
+    while function is not None:
+        for inner in (function, getattr(function, "fget", None), getattr(function, "__func__", None)):
+            found += [cell for cell in getattr(inner, "__closure__", None) or () if _is_full(cell)]
+        function = getattr(function, "__wrapped__", None)
+    return found
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False

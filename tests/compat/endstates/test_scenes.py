@@ -1,0 +1,67 @@
+"""What a scene's answer makes of a shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unhang.compat.endstates import scenes
+from unhang.compat.endstates.endstate import Source
+from unhang.judge import scene
+
+FIX, NAME = "mean-metric-dtype", "MeanMetric.compute"
+CASES = {case.is_control: case.name for case in reversed(scene.of(FIX).GRID)}
+CONTROL, CONCERNED = CASES[True], CASES[False]
+REDUCES = Source("class MeanMetric:\n    def compute(self):\n        if self.count: dist.all_reduce(1)\n", NAME)
+ALONE = Source("class MeanMetric:\n    def compute(self):\n        return 1\n", NAME)
+
+
+def played(*wrong: str, undecided: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"wrong": {name: f"why {name}" for name in wrong}, "ran": 10, "seen": "", "open": undecided}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "figures", "problem"),
+    [
+        (played(CONCERNED), played(), (9, 1, 0, 0), ""),
+        (played(CONCERNED), played(CONTROL), (8, 1, 0, 1), "worse with"),
+        (played(CONCERNED, CONTROL), played(CONTROL), (8, 1, 1, 0), "not cured with"),
+        (played(), played(), (10, 0, 0, 0), "nothing is cured"),
+        (played(CONCERNED), played(undecided=("x > 1",)), (9, 1, 0, 0), "a new branch: x > 1"),
+        (played(), None, (10, 0, 0, 0), ""),
+        (played(CONCERNED), None, (9, 0, 1, 0), "fails with"),
+        (played(undecided=("x > 1",)), None, (10, 0, 0, 0), "a new branch: x > 1"),
+    ],
+)
+def test_the_figures_of_a_shape_and_its_problems(
+    before: Any, after: Any, figures: tuple[int, ...], problem: str
+) -> None:
+    answer = {"before": before, **({"after": after} if after else {})}
+    row = scenes.row(FIX, REDUCES, REDUCES if after else None, answer)
+    assert (row.passed, row.cured, row.failed, row.worse) == figures
+    assert (row.branches, row.configurations, bool(row.failing)) == (["self.count"], 10, bool(row.failed))
+    assert [one.startswith(problem) for one in row.problems] == [True] * bool(problem)
+
+
+def test_a_rewrite_must_not_lose_the_feature() -> None:
+    answer = {"before": played(CONCERNED), "after": played()}
+    assert scenes.row(FIX, REDUCES, ALONE, answer).problems == [
+        "the rewrite has lost the feature that the fix is about"
+    ]
+
+
+def test_a_function_that_a_target_depends_on_may_fail_where_the_defect_is() -> None:
+    grid = {case.is_control: case.name for case in scene.of("fused-head-no-gradient").GRID}
+    forward = Source(
+        "class FusedLinearForPPOFunction:\n    def forward(ctx): pass\n", "FusedLinearForPPOFunction.forward"
+    )
+    for name, problems in (grid[False], 0), (grid[True], 1):
+        row = scenes.row("fused-head-no-gradient", forward, None, {"before": played(name)})
+        assert (row.failed, len(row.problems)) == (1, problems)
+
+
+def test_a_fix_has_a_scene_for_its_own_functions() -> None:
+    assert scenes.of(FIX, NAME) == scenes.Scene(FIX)
+    assert scenes.of(FIX, "another") is scenes.of("mtp-cp-deadlock", NAME) is None
+    assert [scenes.Scene(FIX).has_feature(source) for source in (REDUCES, ALONE)] == [True, False]

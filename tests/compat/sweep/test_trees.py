@@ -1,0 +1,56 @@
+"""In which release's tree a function plays."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from support import sources
+from unhang.compat.endstates.endstate import Source
+from unhang.compat.sweep import pins, trees
+
+HEAD = "fused-head-no-gradient"
+
+
+@pytest.fixture(autouse=True)
+def _no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "unpacked", lambda project, version: Path(project, version))
+
+
+def where(source: sources.Source, text: str = "") -> tuple[str, str]:
+    target, (folder,) = trees.closest(source.target.fix, Source(text or source.data.decode(), source.target.function))
+    return target.file, str(folder)
+
+
+def test_a_function_plays_in_the_newest_release_that_has_it() -> None:
+    old, new = (sources.wheel("mean-metric-dtype", version) for version in ("3.8.0", "4.6.0"))
+    assert where(old) == ("swift/metrics/utils.py", "ms-swift/4.4.1") or where(old)[1] < where(new)[1]
+    assert where(new) == ("swift/metrics/utils.py", "ms-swift/4.6.0")
+    assert where(sources.wheel("mean-metric-dtype", "3.7.3"))[0] == "swift/plugin/metric.py"
+
+
+def test_an_unknown_one_plays_in_the_release_that_has_the_closest() -> None:
+    new = sources.wheel("mean-metric-dtype", "4.6.0")
+    edited = new.data.decode().replace("dist.all_reduce(", "print(1)\n            dist.all_reduce(", 1)
+    assert where(new, edited) == where(new)
+    other = "class MeanMetric:\n    def compute(self):\n        pass\n"
+    assert where(new, other)[1].startswith("ms-swift/")
+
+
+def test_a_function_that_depends_on_another_plays_beside_a_wrong_one() -> None:
+    assert where(sources.wheel(HEAD, "0.9.1"))[1] == where(sources.wheel(HEAD, "0.4.0"))[1] == "verl/0.8.0"
+
+
+def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = {"project": "verl", "version": "1", "file": "verl.whl", "sha256": hashlib.sha256(b"a").hexdigest()}
+    monkeypatch.setattr(pins, "read", lambda _: [pin])
+    monkeypatch.setenv("UNHANG_WHEELS", str(tmp_path))
+    trees.fetch.cache_clear()
+    (tmp_path / "verl.whl").write_bytes(b"a")
+    assert trees.fetch("verl", "1") == tmp_path / "verl.whl"
+    trees.fetch.cache_clear()
+    (tmp_path / "verl.whl").write_bytes(b"b")
+    with pytest.raises(trees.TreeError, match=r"but compat/wheels\.json pins"):
+        trees.fetch("verl", "1")
+    with pytest.raises(trees.TreeError, match="pins no verl 2"):
+        trees.fetch("verl", "2")

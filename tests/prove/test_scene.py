@@ -1,0 +1,164 @@
+"""How a function's text gets into its module. Then, with torch: what a scene's settings show of it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unhang.prove import scene
+from unhang.prove.cases import DIFFERS, PASSED, Case, Topology
+from unhang.prove.conditions import Conditions
+
+_BEFORE = """
+from contextlib import nullcontext
+from functools import wraps
+STEP = 1
+
+def twice(function):
+    @wraps(function)
+    def called(*args):
+        return 2 * function(*args)
+    return called
+
+class Base:
+    def grown(self, x):
+        return x
+
+class Grown(Base):
+    __more = 10
+
+    def grown(self, x):
+        return super().grown(x)
+
+    @staticmethod
+    def fixed(x):
+        return x
+
+def plain(x):
+    return x
+"""
+
+
+def changed(*pairs: tuple[str, str]) -> str:
+    text = _BEFORE
+    for old, new in pairs:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = ModuleType("made_up")
+    exec(_BEFORE, vars(made))
+    monkeypatch.setitem(sys.modules, "made_up", made)
+    return made
+
+
+def test_a_method_keeps_its_class_and_its_own_names(module: Any) -> None:
+    text = changed(("        return super().grown(x)", "        return super().grown(x) + self.__more + STEP"))
+    scene.place(module, "Grown.grown", text)
+    assert module.Grown().grown(1) == 12
+
+
+def test_a_method_has_its_decorators(module: Any) -> None:
+    text = changed(
+        (
+            "    def grown(self, x):\n        return super()",
+            "    @twice\n    def grown(self, x):\n        return super()",
+        )
+    )
+    scene.place(module, "Grown.grown", text)
+    assert module.Grown().grown(3) == 6
+    scene.place(
+        module, "Grown.fixed", changed(("    def fixed(x):\n        return x", "    def fixed(x):\n        return -x"))
+    )
+    assert (module.Grown.fixed(1), module.Grown().fixed(1)) == (-1, -1)
+
+
+def test_a_function_is_replaced_where_it_was_imported_to(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = ModuleType("user_of_made_up")
+    vars(user)["named"] = module.plain
+    monkeypatch.setitem(sys.modules, "user_of_made_up", user)
+    scene.place(module, "plain", changed(("def plain(x):\n    return x", "def plain(x):\n    return x + STEP")))
+    module.STEP = 5
+    assert (module.plain(1), vars(user)["named"](1)) == (6, 6)
+
+
+_BRANCHES = """
+def plain(x, y=0):
+    assert x is not None
+    with nullcontext():
+        y = y or 0
+    if x > 1 and y:
+        return [it for it in range(x) if it != 2]
+    return 0 if x else 7
+"""
+
+
+def test_each_condition_must_go_both_ways(module: Any) -> None:
+    code = scene.place(module, "plain", _BRANCHES)
+
+    def left(*calls: tuple[int, int], held: dict[str, str] | None = None) -> list[str]:
+        followed = Conditions(code, _BRANCHES, held or {})
+        for call in calls:
+            with followed:
+                module.plain(*call)
+        return followed.open()
+
+    every = [(0, 1), (2, 0), (3, 1)]
+    assert left(*every) == []
+    for gone in every:  # each decides something that no other does
+        assert left(*(call for call in every if call != gone)), gone
+    assert len(left()) >= 3
+    assert left(held={".": "nobody sets it"}) == []
+
+
+def _scene(wrong: Any) -> Any:
+    grid = [
+        Case(f"{x} on {ranks}", Topology(dp=ranks), "ranks", DIFFERS if x == 3 else PASSED, options={"x": x})
+        for ranks in (1, 2)
+        for x in range(5)
+    ]
+    return SimpleNamespace(
+        GRID=grid,
+        on_rank=lambda case, rank: sys.modules["made_up"].plain(case.options["x"]),
+        wrong=lambda case, ranks: wrong(case, ranks),
+        right=lambda case, ranks: "fine",
+    )
+
+
+def _played(module: Any, text: str, first: bool = False) -> scene.Played:
+    right = _scene(lambda case, ranks: "" if {*ranks} == {case.options["x"]} else f"{ranks}")
+    return scene.play(right, module, "plain", text, feature=True, watched=True, first=first, deadline_s=1.0)
+
+
+@pytest.mark.torch
+def test_a_scene_tells_which_settings_fail_and_which_texts_do_the_same(module: Any) -> None:
+    fine = _played(module, _BEFORE)
+    assert (fine.wrong, fine.ran, fine.open) == ({}, 10, [])
+    assert fine.seen == _played(module, changed(("def plain(x):\n    return x", "def plain(x):\n    return +x"))).seen
+    wrong = changed(("def plain(x):\n    return x", "def plain(x):\n    return 4 if x == 3 else x"))
+    assert {*_played(module, wrong).wrong} == {"3 on 1", "3 on 2"}
+    assert {*_played(module, wrong, first=True).wrong} == {"3 on 1"}
+    held = changed(("def plain(x):\n    return x", "def plain(x):\n    return x if x < 9 else 0"))
+    assert (_played(module, held).wrong, len(_played(module, held).open)) == ({}, 1)
+
+
+@pytest.mark.torch
+def test_a_setting_that_raises_hangs_or_dies_costs_no_other(module: Any) -> None:
+    begin = "def plain(x):\n    return x", "def plain(x):\n    import os, time, torch.distributed as dist\n"
+    raises = begin[0], begin[1] + "    if x == 3: raise KeyError(x)\n    return x"
+    assert {*_played(module, changed(raises)).wrong.values()} == {"raises KeyError: 3"}
+    dies = begin[0], begin[1] + "    if x == 3 and dist.get_rank(): os._exit(3)\n    return x"
+    assert {name: why.split(";")[0] for name, why in _played(module, changed(dies)).wrong.items()} == {
+        "3 on 2": "crashed: rank 1 died with exit code 3"
+    }
+    hangs = begin[0], begin[1] + "    if x == 3 and dist.get_rank(): dist.barrier()\n    return x"
+    (why,) = _played(module, changed(hangs)).wrong.values()
+    assert why.startswith("hung: rank 1 waits in ")
+    reaches = begin[0], begin[1] + "    os.system('true')\n    return x"
+    assert "reaches for the system (os.system)" in next(iter(_played(module, changed(reaches)).wrong.values()))
