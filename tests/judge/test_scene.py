@@ -58,9 +58,8 @@ def test_a_child_that_does_not_answer_is_an_error(code: str, why: str, tmp_path:
         ({}, ["self.count"], True, "not-run"),
         ({}, [], False, "not-run"),
         ({"a": "another mean"}, [], True, "defect"),
-        ({"a": "raises KeyError: 1"}, [], True, "not-run"),
         ({"a": "crashed: rank 1 died"}, [], True, "not-run"),
-        ({"a": "raises KeyError: 1", "b": "another mean"}, ["x"], False, "defect"),
+        ({"a": "crashed: rank 0 raised KeyError: 1", "b": "another mean"}, ["x"], False, "defect"),
         ({"a": "hung: rank 1 waits"}, [], True, "defect"),
     ],
 )

@@ -123,7 +123,7 @@ def _played(finding: Finding, rewritten: bytes | None, python: str) -> Shown:
 def _said(played: Mapping[str, Any], feature: bool) -> tuple[str, str]:
     """Return what a scene shows of one text, and why."""
     wrong = [f"{setting}: {why}" for setting, why in played["wrong"].items()]
-    if seen := [why for why in wrong if ": raises " not in why and ": crashed: " not in why]:
+    if seen := [why for why in wrong if ": crashed: " not in why]:
         return DEFECT, seen[0]
     if wrong:  # it may be that the scene is not made for this code
         return NOT_RUN, wrong[0]

@@ -26,9 +26,9 @@ from contextlib import nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cases import PASSED, Case, Outcome
+from .cases import DIFFERS, PASSED, Case, Outcome
 from .conditions import Conditions
-from .ranks import gloo, tidy
+from .ranks import gloo, meet, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +41,6 @@ _OUTSIDE += ("os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink", "sh
 """How the names of the audit events begin that change what is outside of a process."""
 _LOST = 3
 """After so many settings that hang or kill a rank, no more are looked for among those of as many ranks."""
-RAISES = "raises "
-"""How a fault begins that is an error of the function's."""
 
 
 class Played(NamedTuple):
@@ -56,10 +54,6 @@ class Played(NamedTuple):
     """A digest of all that the ranks returned; empty if some setting failed."""
     open: Sequence[str]
     """The conditions that no setting decided both ways, and that the scene does not hold."""
-
-
-class Raised(str):
-    """An error, in place of what a rank returns."""
 
 
 def main() -> None:
@@ -140,10 +134,9 @@ def play(
             for case, found in zip(part, values or [None]):
                 if found is not None:
                     fault = _fault(proof, case, found)
-                    seen.update(_bytes(found))
+                    seen.update(_bytes([rank.value for rank in found]))
                 else:
-                    outcome, lost = alone(proof, case, deadline_s), lost + 1
-                    fault = "" if outcome.status == PASSED else f"{outcome.status}: {outcome.detail}"
+                    fault, lost = _fault(proof, case, _alone(proof, case, deadline_s).ranks), lost + 1
                 ran += 1
                 if fault:
                     wrong[case.name] = fault
@@ -153,14 +146,17 @@ def play(
 
 
 def alone(proof: Any, case: Case, deadline_s: float) -> Outcome:
-    """Run one setting in ranks of its own, so that one that hangs or dies costs no other."""
+    """Run one setting in ranks of its own, without a meeting: they hang or die as those of a job do."""
+    world = _alone(proof, case, deadline_s)
+    return world.outcome(lambda ranks: proof.wrong(case, ranks), lambda ranks: proof.right(case, ranks))
 
+
+def _alone(proof: Any, case: Case, deadline_s: float) -> gloo.World:
     def body(rank: int) -> Any:
         sys.addaudithook(refuse)
         return proof.on_rank(case, rank)
 
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    return world.outcome(lambda ranks: proof.wrong(case, ranks), lambda ranks: proof.right(case, ranks))
+    return gloo.run(case.topology.world, body, deadline_s=deadline_s)
 
 
 def _world(case: Case) -> int:
@@ -169,8 +165,10 @@ def _world(case: Case) -> int:
 
 def _batch(
     proof: Any, cases: Sequence[Case], first: bool, deadline_s: float, conditions: Conditions | None
-) -> list[list[Any]] | None:
-    """Return what the ranks return in each of these settings, all run in one fork; None if a rank hangs or dies.
+) -> list[list[gloo.Rank]] | None:
+    """Return how the ranks end in each of these settings, all run in one fork.
+
+    A hang that is none of their meetings' ends the fork, and so does a rank that dies: then the answer is None.
 
     With ``first``, one rank alone stops at the first setting that fails.
     """
@@ -180,20 +178,20 @@ def _batch(
 
     def body(rank: int) -> tuple[bytes, Any]:
         sys.addaudithook(refuse)
+        gate = meet.Gate(pipes[rank])
         done = []
         for case in cases:
-            try:
-                with conditions or nullcontext():
-                    done.append(proof.on_rank(case, rank))
-            except Exception as error:
-                done.append(Raised(f"{RAISES}{type(error).__name__}: {error}"[:300]))
+            with conditions or nullcontext():
+                done.append(gloo.ended(lambda: proof.on_rank(case, rank)))  # noqa: B023
+            gate.end()
             if first and world == 1 and _fault(proof, case, done[-1:]):
                 break
         packed = io.BytesIO()
         torch.save(done, packed)
         return packed.getvalue(), conditions and conditions.steps
 
-    ended = gloo.run(world, body, deadline_s=deadline_s)
+    with meet.Meetings(world) as pipes:
+        ended = gloo.run(world, body, deadline_s=deadline_s)
     if ended.status != PASSED:
         return None
     if conditions:
@@ -202,10 +200,10 @@ def _batch(
     return [list(values) for values in zip(*ranks)]
 
 
-def _fault(proof: Any, case: Case, values: Sequence[Any]) -> str:
-    """Return what is wrong with what the ranks returned."""
-    raised = next((value for value in values if isinstance(value, Raised)), "")
-    return str(raised) or str(proof.wrong(case, values))
+def _fault(proof: Any, case: Case, ranks: Sequence[gloo.Rank]) -> str:
+    """Return what is wrong with how the ranks ended, or with what they returned."""
+    outcome = gloo.World(tuple(ranks), 0.0).outcome(lambda values: proof.wrong(case, values), lambda _: "")
+    return outcome.detail if outcome.status in (PASSED, DIFFERS) else f"{outcome.status}: {outcome.detail}"
 
 
 def _bytes(value: Any) -> bytes:

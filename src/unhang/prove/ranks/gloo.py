@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Outcome
 from . import processor_time, stacks, tidy
+from .meet import Stuck
 from .operations import ranges
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Rank(NamedTuple):
     value: Any
     """What its body returned, if done."""
     error: str
-    """What it raised, or how it died."""
+    """What it raised, how it died, or what is wrong with the operation that it waits in."""
     stack: tuple[str, ...]
     """Where it raised or is: innermost frame first, each as file, line and function."""
 
@@ -68,7 +69,7 @@ class World(NamedTuple):
             where = stacks.place(rank.stack)
             ends = {
                 "done": "done",
-                "alive": f"waits in {where}",
+                "alive": f"waits in {where}{rank.error}",
                 "raised": f"raised {rank.error} at {where}",
                 "died": rank.error,
             }
@@ -154,9 +155,23 @@ def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe
         store = dist.FileStore(os.path.join(folder, "store"), world)
         dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=_TORCH_TIMEOUT)
         pipe.send(_READY)
-        return Rank("done", body(number), "", ())
     except BaseException as error:
-        return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(stacks.of_error(error)))
+        return _raised(error)
+    return ended(lambda: body(number))
+
+
+def ended(body: Callable[[], Any]) -> Rank:
+    """Return how a rank ends that runs this."""
+    try:
+        return Rank("done", body(), "", ())
+    except Stuck as stuck:
+        return Rank("alive", None, str(stuck), tuple(stacks.of_error(stuck)))
+    except BaseException as error:
+        return _raised(error)
+
+
+def _raised(error: BaseException) -> Rank:
+    return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(stacks.of_error(error)))
 
 
 def _share_device(dist: Any) -> None:
