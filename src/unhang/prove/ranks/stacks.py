@@ -25,7 +25,7 @@ def place(stack: Sequence[str]) -> str:
     job = list(itertools.takewhile(lambda frame: not frame.startswith(f"{ours}ranks/gloo.py"), stack))
     outside = [frame for frame in job if not frame.startswith(("torch/", ours, "threading.py", "typing_extensions.py"))]
     inside = [_function(frame) for frame in job if "distributed_c10d.py" in frame and " in wrapper" not in frame]
-    own = [_function(frame) for frame in job if frame.startswith(ours)]
+    own = [_function(frame) for frame in job if frame.startswith(ours) and "/ranks/meet.py" not in frame]
     if inside and own and not outside:
         return f"the harness's own {inside[0]}, in {own[0]}"
     where = next(iter(outside), stack[0] if stack else "?")
