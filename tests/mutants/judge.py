@@ -54,18 +54,18 @@ class Judge:
 
 SAME = "every rank returns the same as with our rewrite, in every setting"
 """Why a mutant is equivalent, as a scene finds it."""
-BATCH = 16
+BATCH = 32
 """How many mutants one child process plays."""
 
 
 def by_scene(fix: str, before: Source, rewritten: Source, mutants: Sequence[str]) -> list[tuple[bool, str]]:
     """Return for each mutant whether it is caught, and why it is or is not."""
-    ours = scenes.played(fix, before, {"ours": rewritten}, first=True)["ours"]
-    assert not ours["wrong"], ours
     answers: list[tuple[bool, str]] = []
     for start in range(0, len(mutants), BATCH):
         texts = {str(number): Source(text, before.name) for number, text in enumerate(mutants[start : start + BATCH])}
-        played = scenes.played(fix, before, texts, first=True)
+        played = scenes.played(fix, before, {"ours": rewritten, **texts}, first=True)
+        ours = played["ours"]
+        assert not ours["wrong"], ours
         for name, source in texts.items():
             wrong = [f"{setting}: {why}" for setting, why in played[name]["wrong"].items()]
             if ast.dump(source.function) == ast.dump(before.function):

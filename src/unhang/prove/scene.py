@@ -4,7 +4,8 @@ A scene is the module of a fix in ``fixes``. It has ``GRID`` (the settings, each
 untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what one rank does, and returns) and
 ``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
 the settings leave a condition of the function as it is, by a pattern of its text; and ``has_feature(function)``:
-whether the function has what the fix is about, which a case's option ``feature`` then says.
+whether the function has what the fix is about, which a case's option ``feature`` then says. A case with the option
+``of`` is one of these functions alone.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
@@ -22,7 +23,7 @@ import json
 import linecache
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,6 +77,9 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     importlib.import_module(".fixes", __package__).__path__ += question.get("packs", [])
     proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
+    for name in getattr(proof, "WARM", ()):
+        with suppress(Exception):  # what needs it reports the error
+            importlib.import_module(name)
     proof.prepare()
     module = importlib.import_module(question["module"])
     return {
@@ -123,7 +127,11 @@ def play(
     wrong: dict[str, str] = {}
     ran = 0
     seen = hashlib.sha256()
-    grid = [case._replace(options={**case.options, "feature": feature}) for case in proof.GRID]
+    grid = [
+        case._replace(options={**case.options, "feature": feature})
+        for case in proof.GRID
+        if function in case.options.get("of", [function])
+    ]
     for _, cases in groupby(sorted(grid, key=_world), _world):
         lost = 0
         for part in (left := [[*cases]]):

@@ -93,7 +93,7 @@ class Meeting:
 
 
 class Meetings:
-    """A process in which the ranks of a world meet, as a context that yields the pipe of each rank. Fork these in it."""
+    """A process in which the ranks of a world meet: a context that yields each rank's pipe. Fork the ranks in it."""
 
     def __init__(self, world: int) -> None:
         importlib.import_module("torch.distributed")  # once, not in every fork

@@ -42,6 +42,8 @@ def gloo_as_nccl() -> None:
     import torch.distributed as dist
 
     all_reduce, all_to_all_single = dist.all_reduce, dist.all_to_all_single
+    if hasattr(all_reduce, "averages"):  # done already, in this process
+        return
 
     def averaging(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
         if op != dist.ReduceOp.AVG:
@@ -62,6 +64,7 @@ def gloo_as_nccl() -> None:
         splits = [sizes.tolist() if torch.is_tensor(sizes) else sizes for sizes in given]
         return all_to_all_single(output, input, *splits, group=group, async_op=async_op)
 
+    averaging.averages = True  # type: ignore[attr-defined]
     for module in (dist, dist.distributed_c10d):
         module.all_reduce, module.all_to_all_single = averaging, with_lists
 
