@@ -7,9 +7,10 @@ import importlib
 import pytest
 
 from unhang.prove import cases
-from unhang.prove.cases import CRASHED, DIFFERS, HUNG, MISMATCH, Topology, alike
+from unhang.prove.cases import CRASHED, DIFFERS, HUNG, MISMATCH, Topology, alike, reduced
 
 LARGE, FEW = Topology(tp=4, pp=8, vpp=2, dp=16, ep=4), Topology(dp=8)
+SMALL = Topology(tp=2, pp=3, vpp=2, dp=2, ep=2)
 
 
 def test_a_topology_counts_its_ranks_and_shows_its_sizes() -> None:
@@ -21,6 +22,20 @@ def test_a_topology_counts_its_ranks_and_shows_its_sizes() -> None:
 def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_one() -> None:
     assert alike(Topology(tp=2, dp=4)) == Topology(tp=2, dp=4)
     assert alike(LARGE) == FEW
+
+
+@pytest.mark.parametrize(
+    ("topology", "small"),
+    [
+        (Topology(tp=4, pp=4), Topology(tp=4, pp=4)),
+        (LARGE, SMALL),
+        (Topology(pp=2, dp=16), Topology(pp=2, dp=2)),
+        (Topology(tp=2, pp=8, cp=2, dp=2), Topology(tp=2, pp=2, cp=2, dp=2)),
+        (Topology(dp=32, ep=4, etp=4), Topology(dp=4, ep=2, etp=2)),
+    ],
+)
+def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topology, small: Topology) -> None:
+    assert reduced(topology) == small
 
 
 @pytest.mark.parametrize(
@@ -51,7 +66,7 @@ def test_where_only_the_number_of_ranks_matters_a_large_job_is_like_a_smaller_on
         ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
         ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),
         ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),
-        ("moe_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        ("moe_aux_tracker_hang", SMALL, "ranks", CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
         (
             "reduce_noncontiguous",
             Topology(tp=2),

@@ -50,6 +50,21 @@ def alike(topology: Topology) -> Topology:
     return topology if topology.world <= FEW else Topology(dp=FEW)
 
 
+MOST = 16
+"""So many real ranks a job has at most that keeps the dimensions of a larger one."""
+
+
+def reduced(topology: Topology) -> Topology:
+    """Return the job itself, or a smaller one: a dimension above 1 becomes 2, and a pipeline 3 where that fits."""
+    if topology.world <= MOST:
+        return topology
+    small = Topology(*(min(size, 2) for size in topology))._replace(vpp=topology.vpp)
+    while small.tp * small.cp * small.dp % (small.ep * small.etp):
+        small = small._replace(dp=2 * small.dp)
+    longer = small._replace(pp=min(topology.pp, 3))
+    return longer if longer.world <= MOST else small
+
+
 class Case(NamedTuple):
     """One job to run on untouched, patched and mutated source."""
 
@@ -91,10 +106,18 @@ def yours(proof: Any, topology: Topology, upstream: str, shapes: Collection[str]
     case: Case = proof.YOURS
     if case.topology != Topology():
         return case
-    return case._replace(topology=alike(topology) if case.harness == "ranks" else topology)
+    if case.harness == "ranks":
+        topology = alike(topology) if _ruled_out(proof)[0] == "world" else reduced(topology)
+    return case._replace(topology=topology)
 
 
 def ruled_out(proof: Any, topology: Topology) -> str:
     """Return why a proof's defect cannot occur with this topology; empty where it can."""
-    size, why = getattr(proof, "RULED_OUT", ("tp", ""))
-    return str(why) if getattr(topology, size) == 1 else ""
+    size, why = _ruled_out(proof)
+    return why if getattr(topology, size) == 1 else ""
+
+
+def _ruled_out(proof: Any) -> tuple[str, str]:
+    """Return the size that a proof's defect needs above 1, and why."""
+    found: tuple[str, str] = getattr(proof, "RULED_OUT", ("world", ""))
+    return found

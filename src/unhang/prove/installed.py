@@ -136,7 +136,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen:
     caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
     lines = [
         answers.judged(
-            line._replace(detail=joined(line.detail, caveat(case))),
+            line._replace(detail=joined(line.detail, _smaller(job, case), caveat(case))),
             case,
             untouched.get(case.name),
             patched[case.name],
@@ -174,6 +174,13 @@ def _left_out(job: Job, proof: Any) -> str:
     """Return what a proof leaves out of the user's topology; empty where that is nothing."""
     left_out = job.topology is not None and _known(job.topology, proof) != job.topology
     return "virtual chunks are left out, which this proof does not know" if left_out else ""
+
+
+def _smaller(job: Job, case: Case) -> str:
+    """Return that a case has fewer ranks than the user's job; empty where it has as many."""
+    if job.topology is None or case.topology.world >= job.topology.world:
+        return ""
+    return f"{case.topology.text()} in place of your {job.topology.world}"
 
 
 def _beside(job: Job, proof: Any, finding: Finding) -> dict[str, bytes]:

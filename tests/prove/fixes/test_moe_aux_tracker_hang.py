@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from unhang.prove.cases import Topology
 from unhang.prove.fixes import moe_aux_tracker_hang as proof
 from unhang.prove.ranks import routers
 
@@ -27,26 +30,28 @@ def test_the_case_of_a_users_job_supposes_what_the_others_have() -> None:
 )
 def test_the_layers_with_experts(name: str, layers: list[list[int]], frequencies: list[int]) -> None:
     case = CASES[name]
-    assert [routers.numbers(proof._frequencies(case), proof._mtp(case), 3, stage) for stage in range(3)] == layers
-    assert proof._frequencies(case) == frequencies
+    assert [routers.numbers(proof._experts(case), proof._mtp(case), 3, stage) for stage in range(3)] == layers
+    assert proof._experts(case) == frequencies
 
 
-MEAN = {"load_balancing_loss": 1.0, "z_loss": 2.0}
-RECORDED = {"load_balancing_loss": 7.0, "z_loss": 14.0}
-RIGHT = proof.Seen(RECORDED, MEAN, MEAN, 18)
+_MEAN = {"load_balancing_loss": 1.0, "z_loss": 1.0}
+_LAYERS = {f"moe/{name}_layer_{at}": 1.0 * at for name in _MEAN for at in range(2)}
+RIGHT = proof.Seen([0, 1], {}, {**_MEAN, **_LAYERS}, {}, {**_MEAN, "load_balancing_loss": 2.0}, left=False, devices=[])
 
 
 @pytest.mark.parametrize(
-    ("seen", "why"),
+    ("change", "why"),
     [
-        (RIGHT, ""),
-        (RIGHT._replace(total={}), "rank 2 logs {'load_balancing_loss': 1.0, 'z_loss': 2.0}, but adds {}"),
-        (RIGHT._replace(per_layer=16), "rank 2 logs 16 values of layers"),
-        (RIGHT._replace(recorded={**RECORDED, "z_loss": 15.0}), "rank 0 logs z_loss 2.0, but the mean is 2.07"),
+        ({}, ""),
+        ({"total": _MEAN}, "rank 1 adds load_balancing_loss 1.0, but the mean is 2.0"),
+        ({"logged": _MEAN}, "rank 1 logs moe/load_balancing_loss_layer_0 None, but the mean is 0.0"),
+        ({"logged": {**_MEAN, **_LAYERS, "z_loss": 2.0}}, "rank 1 logs z_loss 2.0, but the mean is 1.0"),
+        ({"devices": ["cuda", "cpu"]}, "rank 1 makes an entry on ['cuda', 'cpu']"),
+        ({"left": True}, "rank 1 has a value left in the tracker"),
     ],
 )
-def test_every_rank_logs_the_mean_of_what_was_recorded(seen: proof.Seen, why: str) -> None:
-    empty = RIGHT._replace(recorded=dict.fromkeys(MEAN, 0.0))
-    ranks = [[empty] * 2, [RIGHT] * 2, [RIGHT, seen]]
-    assert proof._wrong(CASES["pp3"], ranks).startswith(why)
-    assert bool(proof._wrong(CASES["pp3"], ranks)) is bool(why)
+def test_every_rank_logs_the_mean_of_what_was_recorded(change: dict[str, Any], why: str) -> None:
+    case = proof.CASES[0]._replace(topology=Topology(pp=2), options={"mtp": None})
+    recorded = RIGHT._replace(recorded={name: [0.0, 2.0] for name in _MEAN})
+    found = proof.wrong(case, [[recorded], [RIGHT._replace(**change)]])
+    assert found == why

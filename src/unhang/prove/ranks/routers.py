@@ -20,6 +20,10 @@ NAMES = ("load_balancing_loss", "z_loss")
 """The losses that they record."""
 
 
+ASKED: list[str] = []
+"""The device of each tensor of zeros that was made."""
+
+
 def on_cpu() -> None:
     """Import the routers for a CPU, and let their module make its tensors there."""
     import torch
@@ -28,11 +32,17 @@ def on_cpu() -> None:
     real = torch.zeros
 
     def zeros(*size: Any, device: Any = None, **others: Any) -> Any:
+        ASKED.append(str(device))
         return real(*size, device="cpu" if device == "cuda" else device, **others)
 
     torch.zeros = zeros
     moe_utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
     vars(moe_utils).setdefault("te_general_gemm", None)
+    places: Any = moe_utils, moe_utils.parallel_state  # the tracker moved from one to the other
+    for name in ("get_moe_layer_wise_logging_tracker", "set_moe_layer_wise_logging_tracker"):
+        found = next((vars(place)[name] for place in places if hasattr(place, name)), None)
+        for place in places:
+            vars(place).setdefault(name, found)
     importlib.import_module("megatron.core.transformer.moe.router")
 
 
@@ -63,7 +73,7 @@ def make(experts: Sequence[object], mtp: int | None) -> list[Any]:
         moe_router_load_balancing_type="aux_loss",
         moe_aux_loss_coeff=0.01,
         moe_z_loss_coeff=0.001,
-        mtp_num_layers=mtp,
+        **({"mtp_num_layers": mtp} if mtp else {}),  # not every release has it
         add_bias_linear=False,
         use_cpu_initialization=True,
     )
@@ -152,17 +162,26 @@ def logged(found: Mapping[str, Any]) -> dict[str, float]:
 
 def recorded() -> dict[str, float]:
     """Return the sum of the losses that this rank's routers have recorded since the last report, by name."""
-    tracker = _moe_utils().get_moe_layer_wise_logging_tracker()
+    tracker = _tracker()
     return {name: float(tracker[name]["values"].sum()) if name in tracker else 0.0 for name in NAMES}
+
+
+def recorded_by_layer() -> dict[str, list[float]]:
+    """Return what this rank's routers have recorded of each layer since the last report, by the loss."""
+    tracker = _tracker()
+    return {name: tracker[name]["values"].tolist() for name in NAMES if name in tracker}
 
 
 def forget() -> None:
     """Drop what another rank in this process has recorded."""
-    moe_utils = _moe_utils()
-    if hasattr(moe_utils, "get_moe_metrics_tracker"):
+    if hasattr(_moe_utils(), "get_moe_metrics_tracker"):
         importlib.import_module("megatron.core.transformer.moe.moe_logging").destroy_moe_metrics_tracker()
     else:
-        moe_utils.get_moe_layer_wise_logging_tracker().clear()
+        _tracker().clear()
+
+
+def _tracker() -> Any:
+    return _moe_utils().get_moe_layer_wise_logging_tracker()
 
 
 def _moe_utils() -> Any:
