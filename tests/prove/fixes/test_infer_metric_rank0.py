@@ -9,8 +9,18 @@ from unittest import mock
 
 import pytest
 
+from unhang.prove.cases import PASSED, Case, Topology
 from unhang.prove.fixes import infer_metric_rank0 as proof
 from unhang.prove.ranks.around import Around, Filled
+
+SCORES = {"rouge-1": 77.777778, "rouge-2": 77.777778, "rouge-l": 77.777778, "bleu-4": 25.0}
+"""Of the rows of the proof: two of the three are right, and of the other one every third word is."""
+
+
+def _wrong(metric: str, rank: int, told: list[dict[str, float]], **options: object) -> str:
+    case = Case("", Topology(dp=2), "ranks", PASSED, options={"metric": metric, **options})
+    right = [proof._wanted(case, number)[0] for number in range(2)]
+    return proof.wrong(case, [told if number == rank else each for number, each in enumerate(right)])
 
 
 @pytest.mark.parametrize(
@@ -21,11 +31,11 @@ from unhang.prove.ranks.around import Around, Filled
         ("acc", 0, [], False),
         ("acc", 1, [], True),
         ("acc", 1, [{"acc": 2 / 3}], False),
-        ("rouge", 0, [proof._SCORES], True),
-        ("rouge", 0, [{**proof._SCORES, "rouge-1": 77.777775}], True),  # float32 has no more digits
-        ("rouge", 0, [{**proof._SCORES, "rouge-1": 77.7777}], False),
-        ("rouge", 0, [{"rouge-1": proof._SCORES["rouge-1"]}], False),
-        ("rouge of a trainer", 1, [proof._SCORES], True),
+        ("rouge", 0, [SCORES], True),
+        ("rouge", 0, [{**SCORES, "rouge-1": 77.777775}], True),  # float32 has no more digits
+        ("rouge", 0, [{**SCORES, "rouge-1": 77.7777}], False),
+        ("rouge", 0, [{"rouge-1": SCORES["rouge-1"]}], False),
+        ("rouge of a trainer", 1, [SCORES], True),
         ("mean of all ranks", 1, [{"value": 1 / 3}], True),
         ("mean of all ranks", 1, [{"value": 1 / 2}], False),
     ],
@@ -33,11 +43,17 @@ from unhang.prove.ranks.around import Around, Filled
 def test_the_master_tells_the_mean_and_only_a_trainer_tells_it_on_each_rank(
     metric: str, rank: int, told: list[dict[str, float]], right: bool
 ) -> None:
-    assert proof._same(told, proof._wanted(metric, rank, 2, proof._ROWS)) is right
+    assert bool(_wrong(metric, rank, told)) is not right
 
 
-def test_without_a_row_the_accuracy_is_zero() -> None:
-    assert proof._wanted("acc", 0, 2, ()) == [{"acc": 0.0}]
+def test_without_a_row_the_accuracy_is_what_the_metric_has_for_none() -> None:
+    assert not _wrong("acc", 0, [{"acc": 0.0}], rows=0)
+    assert not _wrong("acc", 0, [{"acc": -1}], rows=0, nan=-1)
+    assert _wrong("acc", 0, [{"acc": 0.0}], rows=0, nan=-1)
+
+
+def test_without_a_group_all_digits_are_due() -> None:
+    assert _wrong("rouge", 0, [{**SCORES, "rouge-1": 77.777775}], up=False)
 
 
 def test_stand_ins_lead_to_the_real_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
