@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 MARK = "unhang-scene:"
 """Precedes the answer, because other text may be printed too."""
-_OUTSIDE = ("os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.system", "os.exec", "os.posix_spawn")
-_OUTSIDE += ("os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink", "shutil.", "subprocess.", "socket.connect")
+_OUTSIDE = (
+    *("os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.system", "os.exec", "os.posix_spawn"),
+    *("os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink", "shutil.", "subprocess.", "socket.connect"),
+)
 """How the names of the audit events begin that change what is outside of a process."""
 _LOST = 3
 """After so many settings that hang or kill a rank, no more are looked for among those of as many ranks."""
@@ -139,14 +141,12 @@ def play(
             if values is None and len(part) > 1:
                 left += (part[: len(part) // 2], part[len(part) // 2 :]) if lost < _LOST else ()
                 continue
-            for case, found in zip(part, values or [None]):
-                if found is not None:
-                    fault = _fault(proof, case, found)
-                    seen.update(_bytes([rank.value for rank in found]))
-                else:
-                    fault, lost = _fault(proof, case, _alone(proof, case, deadline_s).ranks), lost + 1
+            if values is None:
+                values, lost = [[*_alone(proof, part[0], deadline_s).ranks]], lost + 1
+            for case, found in zip(part, values):
+                seen.update(_bytes([rank.value for rank in found]))
                 ran += 1
-                if fault:
+                if fault := _fault(proof, case, found):
                     wrong[case.name] = fault
             if first and wrong:
                 return Played(wrong, ran, "", [])

@@ -147,11 +147,11 @@ def on_rank(case: Case, rank: int) -> list[Seen]:
         routers.ASKED.clear()
         moe_utils.track_moe_metrics(**{name: value for name, value in given.items() if name in known})
         assert all(at == step for _, at in (*logged.values(), *wandb.values()))
-        plain = ({name: float(value) for name, (value, _) in it.items()} for it in (logged, wandb))
+        ours, theirs = ({name: float(value) for name, (value, _) in it.items()} for it in (logged, wandb))
         left = any(map(any, routers.recorded_by_layer().values()))
         devices = [] if hasattr(moe_utils, "get_moe_metrics_tracker") else [*routers.ASKED]
         totals = {name: float(value) for name, value in total.items()}
-        seen.append(Seen(_experts(case), recorded, *plain, totals, left, devices))
+        seen.append(Seen(_experts(case), recorded, ours, theirs, totals, left, devices))
     return seen
 
 

@@ -103,7 +103,7 @@ class Meetings:
 
     def __enter__(self) -> Sequence[Connection[Any, Any]]:
         self._process.start()
-        return self._theirs
+        return list(self._theirs)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -118,8 +118,9 @@ def _serve(pipes: Sequence[Connection[Any, Any]], parent: int) -> None:
     tidy.end_with(parent)
     meeting = Meeting(len(pipes))
     while True:
-        for pipe in wait(pipes):
-            answers = meeting.told(pipes.index(pipe), *pipe.recv())
+        ready = wait(pipes)
+        for number in (number for number, pipe in enumerate(pipes) if pipe in ready):
+            answers = meeting.told(number, *pipes[number].recv())
             if any(word == "end" for _, word, _ in answers):
                 meeting = Meeting(len(pipes))
             for rank, word, keys in answers:
