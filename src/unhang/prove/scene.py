@@ -4,7 +4,8 @@ A scene is the module of a fix in ``fixes``. It has ``GRID`` (the settings, each
 untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what one rank does, and returns) and
 ``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
 the settings leave a condition of the function as it is, by a pattern of its text; and ``has_feature(function)``:
-whether the function has what the fix is about, which a case's option ``feature`` then says.
+whether the function has what the fix is about, which a case's option ``feature`` then says. The option ``module`` names
+the module that has the text, where a release has the function in several.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
@@ -129,7 +130,8 @@ def play(
     wrong: dict[str, str] = {}
     ran = 0
     seen = hashlib.sha256()
-    grid = [case._replace(options={**case.options, "feature": feature}) for case in proof.GRID]
+    more = {"feature": feature, "module": module.__name__}
+    grid = [case._replace(options={**case.options, **more}) for case in proof.GRID]
     for _, cases in groupby(sorted(grid, key=_world), _world):
         lost = 0
         for part in (left := [[*cases]]):
