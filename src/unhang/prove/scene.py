@@ -16,6 +16,7 @@ This module runs in the target's interpreter (see ``child``). The question comes
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import importlib
 import io
@@ -85,6 +86,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
     proof.prepare()
     module = importlib.import_module(question["module"])
+    gc.freeze()  # no fork looks through what is here
     return {
         name: play(
             proof, module, question["function"], text, feature=question["features"][name],
