@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 MARK = "unhang-scene:"
 """Precedes the answer, because other text may be printed too."""
-_OUTSIDE = ("os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.system", "os.exec", "os.posix_spawn")
-_OUTSIDE += ("os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink", "shutil.", "subprocess.", "socket.connect")
+_OUTSIDE: tuple[str, ...] = ("os.fork", "os.kill", "os.remove", "os.rename", "os.rmdir", "os.system", "os.exec")
+_OUTSIDE += ("os.posix_spawn", "os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink")
+_OUTSIDE += ("shutil.", "subprocess.", "socket.connect")
 """How the names of the audit events begin that change what is outside of a process."""
 _LOST = 3
 """After so many settings that hang or kill a rank, no more are looked for among those of as many ranks."""
@@ -141,7 +142,8 @@ def play(
             if values is None and len(part) > 1:
                 left += (part[: len(part) // 2], part[len(part) // 2 :]) if lost < _LOST else ()
                 continue
-            for case, found in zip(part, values or [None]):
+            answers: list[Any] = values or [None]
+            for case, found in zip(part, answers):
                 if found is not None:
                     fault = _fault(proof, case, found)
                     seen.update(_bytes(found))

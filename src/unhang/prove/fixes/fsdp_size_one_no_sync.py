@@ -84,7 +84,7 @@ def right(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
 def _compared(case: Case, ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, bool]]:
     """Yield how far apart the weights are after a step, with the gradient norms, and whether that is only rounding."""
     weights, norm = _whole(case)
-    shape = case.options.get("mesh")
+    shape: Any = case.options.get("mesh")
     for module, answers in zip(_modules(case), zip(*ranks)):
         name = module.__name__.rpartition(".")[2]
         steps = [answer for answer in answers if answer]

@@ -21,7 +21,7 @@ from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 WARM = ("torch", "numpy", "transformers.trainer_utils", "torch._subclasses.fake_tensor")
 _FLOAT64 = "rank 0 torch.float64"
@@ -36,7 +36,7 @@ CASES = (
     Case("no-update-2", _TWO, "ranks", PASSED, options={**_SEQ, "updates": "none"}, core=True),
     Case("seq-1", Topology(), "ranks", PASSED, options=_SEQ),
 )
-_UPDATES = {
+_UPDATES: dict[str, Callable[[int], bool]] = {
     "first": lambda rank: rank == 0,
     "last": lambda rank: rank == 1,
     "all": lambda _: True,
