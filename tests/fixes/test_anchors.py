@@ -30,8 +30,8 @@ CASES = [
     for target, param in TARGETS.items()
 ]
 JUDGED = [
-    pytest.param(target := case.values[0], id=case.id, marks=[pytest.mark.torch] if scene.of(target.target.fix) else [])
-    for case in CASES
+    pytest.param(*case.values, id=case.id, marks=[pytest.mark.torch] if scene.of(target.fix) else [])
+    for case, target in zip(CASES, TARGETS)
 ]
 PRINT = ast.parse("print('here')").body
 

@@ -142,7 +142,7 @@ def play(
             if values is None and len(part) > 1:
                 left += (part[: len(part) // 2], part[len(part) // 2 :]) if lost < _LOST else ()
                 continue
-            answers: list[Any] = values or [None]
+            answers: list[Any] = [None] if values is None else [*values]
             for case, found in zip(part, answers):
                 if found is not None:
                     fault = _fault(proof, case, found)
