@@ -53,17 +53,17 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
 
 
 def _released(target: Target) -> list[tuple[str, str]]:
-    """Return the final releases that have a function, the newest last, with its shape in each."""
+    """Return the releases that have a function, with its shape in each: the final ones last, by age."""
     table, other = catalog.shape_table().shapes, target.depends_on
     found = []
     for version, release in catalog.releases_of(target.fix, target.upstream).items():
         digest = release.shapes.get(target.place)
-        if digest is None or Version(version).is_prerelease or release.yanked:
+        if digest is None or release.yanked:
             continue
         beside = table.get((target.fix, other.function, release.shapes.get(other.place) or "")) if other else None
         if other is None or (beside is not None and beside.state == WRONG):
             found.append((version, digest))
-    return sorted(found, key=lambda it: Version(it[0]))
+    return sorted(found, key=lambda it: (not Version(it[0]).is_prerelease, Version(it[0])))
 
 
 def _newest(upstream: str) -> str:

@@ -30,8 +30,8 @@ CASES = [
     for target, param in TARGETS.items()
 ]
 JUDGED = [
-    pytest.param(target := case.values[0], id=case.id, marks=[pytest.mark.torch] if scene.of(target.target.fix) else [])
-    for case in CASES
+    pytest.param(*case.values, id=case.id, marks=[pytest.mark.torch] if scene.of(target.fix) else [])
+    for case, target in zip(CASES, TARGETS)
 ]
 PRINT = ast.parse("print('here')").body
 
@@ -80,7 +80,8 @@ def annotated(function: Function) -> Function:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1:
                 if node.targets[0].id not in shared:
                     block[place] = ast.AnnAssign(node.targets[0], ast.Name("object"), node.value, 1)
-    changed.decorator_list, changed.returns = [ast.Name("staticmethod")], ast.Name("object")
+    same = ast.parse("lambda function: function", mode="eval").body  # a scene runs it, so a method stays one
+    changed.decorator_list, changed.returns = [same, *changed.decorator_list], ast.Name("object")
     return changed
 
 

@@ -5,7 +5,8 @@ untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what
 ``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
 the settings leave a condition of the function as it is, by a pattern of its text; and ``has_feature(function)``:
 whether the function has what the fix is about, which a case's option ``feature`` then says. A case with the option
-``of`` is one of these functions alone.
+``of`` is one of these functions alone. The option ``module`` names the module that has the text, where a release has
+the function in several.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
@@ -16,6 +17,7 @@ This module runs in the target's interpreter (see ``child``). The question comes
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import importlib
 import io
@@ -84,6 +86,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             importlib.import_module(name)
     proof.prepare()
     module = importlib.import_module(question["module"])
+    gc.freeze()  # no fork looks through what is here
     return {
         name: play(
             proof, module, question["function"], text, feature=question["features"][name],
@@ -129,8 +132,9 @@ def play(
     wrong: dict[str, str] = {}
     ran = 0
     seen = hashlib.sha256()
+    more = {"feature": feature, "module": module.__name__}
     grid = [
-        case._replace(options={**case.options, "feature": feature})
+        case._replace(options={**case.options, **more})
         for case in proof.GRID
         if function in case.options.get("of", [function])
     ]

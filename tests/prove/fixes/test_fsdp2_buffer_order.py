@@ -28,6 +28,6 @@ def test_two_processes_have_two_orders() -> None:
 )
 def test_each_table_holds_its_own_values(full: list[float], sliding: list[float], wrong: str) -> None:
     held = {"full_attention_inv_freq": full, "sliding_attention_inv_freq": sliding}
-    found = proof._wrong(3, held, dict.fromkeys(proof._TABLES, 2))
+    found = proof._wrong(3, held, {f"{name}_inv_freq": [first, first + 1] for name, first in proof._TABLES.items()})
     assert found.startswith(wrong)
     assert bool(found) == bool(wrong)

@@ -8,6 +8,7 @@ from a fresh interpreter with a PYTHONHASHSEED of its own.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, shims
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
+from ..ranks import shims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,26 @@ CASES = (
 )
 _TABLES = {"full_attention": 0.0, "sliding_attention": 1000.0}
 """The first value in each table."""
+_NAMES = (
+    "model.layers.10.rotary.inv_freq",
+    "model.layers.11.rotary.inv_freq",
+    "model.layers.11.rotary.sin_freq",
+    "model.layers.11.Rotary.inv_freq",
+    "visual.layers.11.rotary.inv_freq",
+)
+"""Of buffers, that differ in one part each: the beginning, the middle, the leaf, or a capital."""
+GRID = [
+    Case(
+        f"{ranks} ranks, {buffers} buffers{'' if differ else ', one order'}{', offload' * offload}",
+        Topology(dp=ranks),
+        "ranks",
+        DIFFERS if differ and min(ranks, buffers) > 1 else PASSED,
+        options={"names": _NAMES[:buffers], "differ": differ, "offload": offload},
+    )
+    for ranks, buffers, differ, offload in itertools.product((1, 2, 4), (0, 1, 2, 5), (True, False), (False, True))
+    if (differ or (ranks, buffers) == (2, 5)) and (buffers == 5 or (ranks < 4 and not offload))
+]
+HELD = {"torch.__version__": "the torch that runs decides"}
 YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
 RULED_OUT = ("world", "one rank broadcasts to no other")
 
@@ -52,22 +73,17 @@ def prepare() -> None:
         sys.modules["pkg_resources"] = ModuleType("pkg_resources")
         vars(sys.modules["pkg_resources"])["DistributionNotFound"] = LookupError
     _module().get_device_id = lambda: "cpu"
+    orders()  # here: a rank may start no process
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case, and compare what the buffers of each rank hold."""
-    sizes = dict(zip(_TABLES, case.options["sizes"]))
-    offload, differ = case.options.get("offload", False), case.options.get("differ", True)
-    chosen = [orders()[rank % 2 if differ else 0] for rank in range(case.topology.world)]
+def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
+    """Return what is wrong with the buffers of the first rank that has another value."""
+    return next(filter(None, (_wrong(rank, held, _tables(case)) for rank, held in enumerate(ranks))), "")
 
-    def body(rank: int) -> dict[str, list[float]]:
-        return _loaded(rank, case.topology.world, [name for name in chosen[rank] if name in sizes], sizes, offload)
 
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    return world.outcome(
-        lambda ranks: next(filter(None, (_wrong(rank, held, sizes) for rank, held in enumerate(ranks))), ""),
-        lambda _: "every rank holds the buffers of rank 0, each under its name",
-    )
+def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
+    """Return what was seen."""
+    return "every rank holds the buffers of rank 0, each under its name"
 
 
 @cache
@@ -87,9 +103,24 @@ def orders() -> tuple[list[str], list[str]]:
     raise AssertionError("one order in 64 processes")
 
 
-def _loaded(
-    rank: int, ranks: int, names: Sequence[str], sizes: Mapping[str, int], offload: bool
-) -> dict[str, list[float]]:
+def _names(case: Case, rank: int) -> list[str]:
+    """Return the names of a rank's buffers, in its order."""
+    turn = rank if case.options.get("differ", True) else 0
+    if names := case.options.get("names"):
+        first = turn // 2
+        return [*names[first:], *names[:first]][:: -1 if turn % 2 else 1]
+    return [name for name in (f"{it}_inv_freq" for it in orders()[turn % 2]) if name in _tables(case)]
+
+
+def _tables(case: Case) -> dict[str, list[float]]:
+    """Return the values of each buffer on rank 0."""
+    if "names" in case.options:
+        return {name: [1000.0 * at + index for index in range(8)] for at, name in enumerate(case.options["names"], 1)}
+    sized = zip(_TABLES.items(), case.options["sizes"])
+    return {f"{name}_inv_freq": [first + index for index in range(size)] for (name, first), size in sized}
+
+
+def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     """Shard a model, load it as rank 0 has it, and return its buffers on this rank."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
@@ -97,22 +128,27 @@ def _loaded(
 
     with torch.device("cpu" if rank == 0 else "meta"):
         model = torch.nn.Linear(4, 4)
-        for name in names:
-            table = torch.arange(sizes[name], dtype=torch.float32) + _TABLES[name]
-            model.register_buffer(f"{name}_inv_freq", table, persistent=False)
+        for name in _names(case, rank):
+            *path, leaf = name.split(".")
+            module = model
+            for part in path:
+                if not hasattr(module, part):
+                    module.add_module(part, torch.nn.Module())
+                module = getattr(module, part)
+            module.register_buffer(leaf, torch.tensor(_tables(case)[name]), persistent=False)
     weights = model.state_dict() if rank == 0 else {}
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh("cpu", (case.topology.world,))
     fully_shard(model, mesh=mesh)
-    _module().fsdp2_load_full_state_dict(model, weights, mesh, CPUOffloadPolicy() if offload else None)
+    offload = CPUOffloadPolicy() if case.options.get("offload") else None
+    _module().fsdp2_load_full_state_dict(model, weights, mesh, offload)
     return {name: buffer.tolist() for name, buffer in model.named_buffers()}
 
 
-def _wrong(rank: int, held: Mapping[str, list[float]], sizes: Mapping[str, int]) -> str:
+def _wrong(rank: int, held: Mapping[str, list[float]], tables: Mapping[str, list[float]]) -> str:
     """Return what is wrong with the buffers of a rank; empty if nothing is."""
-    for name, size in sizes.items():
-        values = held[f"{name}_inv_freq"]
-        if values != [_TABLES[name] + index for index in range(size)]:
-            return f"rank {rank} holds values {_SWAPPED} in {name}_inv_freq: {values[0]}, not {_TABLES[name]}"
+    for name, values in tables.items():
+        if held[name] != values:
+            return f"rank {rank} holds values {_SWAPPED} in {name}: {held[name][0]}, not {values[0]}"
     return ""
 
 

@@ -1,9 +1,9 @@
 """megatron-core: the real Megatron-FSDP, on a small model of three towers that get token ids.
 
 Nothing that a tower gets needs a gradient, so no hook reduces the tower's gradients before the end of the backward
-pass. Then they are in a set of parameters, which hash by address: each rank makes its model anew until the set has the
-order that the case wants. Addresses are multiples of 16, so in a small set the parameter that came first is the first.
-The gradients that the ranks hold in the end are compared with those of the same model without FSDP.
+pass. Then they are in a set of parameters, which hash by address: each rank makes its model anew until the towers are
+complete in the order that the case wants, both in such a set and by address. A head after the towers has a hook, and a
+frozen weight. The gradients that the ranks hold in the end are compared with those of the same model without FSDP.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from ..cases import CRASHED, DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
+from ..ranks import megatron, shims
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _DIED, _SWAPPED = "rank 0 died", "is not that of the model without FSDP"
 _TWO = Topology(dp=2)
@@ -27,9 +31,34 @@ CASES = (
     Case("one-order-2", _TWO, "ranks", PASSED, options={**_UNLIKE, "differ": False}, core=True),
     Case("one-tower-2", _TWO, "ranks", PASSED, options={"rows": (16,)}, core=True),
 )
+_ORDERS = {1: ((0,), (0,)), 2: ((1, 0), (0, 1)), 4: ((0, 3, 2, 1), (0, 1, 2, 3))}
+"""In which the towers are complete on even and on odd ranks."""
+GRID = [
+    Case(
+        f"{ranks} ranks, {towers} towers, {strategy}{', a head' * head}{'' if differ else ', one order'}",
+        Topology(dp=ranks),
+        "ranks",
+        DIFFERS if differ and towers > 1 else PASSED,
+        options={
+            **{"rows": (16,) * towers, "orders": _ORDERS[towers], "differ": differ, "deep": towers < 4},
+            **{"strategy": strategy, "head": head},
+        },
+    )
+    for ranks, towers, strategy, head, differ in (
+        (2, 1, "optim_grads_params", False, True),
+        (2, 2, "optim_grads_params", True, True),
+        (2, 2, "optim_grads", False, True),
+        (2, 2, "optim_grads", True, False),
+        (2, 4, "optim_grads_params", False, True),
+        (4, 4, "optim_grads_params", True, True),
+    )
+]
+HELD = {r"param\.requires_grad": "newer hooks hand over no frozen parameter; those of older releases do"}
 YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
 RULED_OUT = ("world", "one rank has no other to reduce gradients with")
-_HIDDEN, _TRIES = 8, 200
+_ON = dict.fromkeys(("use_distributed_optimizer", "use_custom_fsdp", "use_megatron_fsdp"), True)
+_ON |= dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), True)
+_HIDDEN, _POOL = 8, 9
 
 
 def caveat(case: Case) -> str:
@@ -50,85 +79,104 @@ def prepare() -> None:
     _wrapper()
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one backward pass on every rank, and compare the gradients."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case, rank), deadline_s=deadline_s)
-    if world.status != PASSED:
-        return Outcome(world.status, world.text())
-    for name, wanted in _gradients(case).items():
-        found = [value for rank in world.ranks for value in rank.value[name]]
-        if found[: len(wanted)] != wanted:
-            return Outcome(DIFFERS, f"the gradient of {name} {_SWAPPED}")
-    return Outcome(PASSED, "the gradients are those of the model without FSDP")
+def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
+    """Return which gradient is not the sum of those of one process."""
+    model = _model(case)
+    for rank in range(case.topology.world):
+        model(rank).backward()
+    for name, bucket in _buckets(model).items():
+        wanted = [value for it in bucket for value in it.grad.flatten().tolist()]
+        if [value for rank in ranks for value in rank.get(name, ())] != wanted:
+            return f"the gradient of {name} {_SWAPPED}"
+    return ""
 
 
-def _on_rank(case: Case, rank: int) -> dict[str, list[float]]:
-    """Run forward and backward under FSDP. Return this rank's part of each tower's gradient."""
+def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
+    """Return what was seen."""
+    return "the gradients are those of the model without FSDP"
+
+
+def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
+    """Run forward and backward under FSDP. Return this rank's part of the gradient of each bucket."""
     import torch
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     megatron.initialize(case.topology)
-    strategy = case.options.get("strategy", "optim_grads_params")
-    wanted = {"data_parallel_sharding_strategy": strategy, "use_distributed_optimizer": True}
-    wanted |= dict.fromkeys(
-        ("use_custom_fsdp", "use_megatron_fsdp", "overlap_grad_reduce", "overlap_param_gather"), True
-    )
+    wanted = {"data_parallel_sharding_strategy": case.options.get("strategy", "optim_grads_params"), **_ON}
     known = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
     # gloo cannot scale what it reduces: without this the loss of each token counts the same
     config = TransformerConfig(num_layers=1, hidden_size=_HIDDEN, num_attention_heads=1, calculate_per_token_loss=True)
-    model = _model(case, turned=bool(rank % 2 and case.options.get("differ", True)))
+    orders = case.options.get("orders", ((0, 1, 2), (0, 2, 1)))
+    model = _model(case, orders[rank % 2 and case.options.get("differ", True)])
+    sizes = {name: sum(it.numel() for it in of) for name, of in _buckets(model).items()}
     wrapped = _wrapper()(
         config=config,
         ddp_config=DistributedDataParallelConfig(**{name: wanted[name] for name in wanted if name in known}),
         module=model,
-        fsdp_unit_modules=[torch.nn.Embedding],
+        fsdp_unit_modules=[torch.nn.Sequential if case.options.get("deep") else torch.nn.Embedding],
         device=torch.device("cpu"),
     )
-    _loss(wrapped, rank).backward()
+    wrapped(rank).backward()
     wrapped.finish_grad_sync()
-    buffer = wrapped.param_and_grad_buffer
-    parts = {buffer.param_to_name[group.params[0]]: group.main_grad_buffer.data for group in buffer.parameter_groups}
-    return {name: part.tolist() for name, part in parts.items()}
+    found, buffer = {}, wrapped.param_and_grad_buffer
+    for name, part in ((buffer.param_to_name[it.params[0]], it.main_grad_buffer) for it in buffer.parameter_groups):
+        if part:
+            found[name] = part.data[: max(0, sizes[name] - rank * len(part.data))].tolist()  # the rest is padding
+    return found
 
 
-def _gradients(case: Case) -> dict[str, list[float]]:
-    """Return the gradients of the towers without FSDP: the sum over the ranks."""
-    model = _model(case, turned=False)
-    for rank in range(case.topology.world):
-        _loss(model, rank).backward()
-    return {name: it.grad.flatten().tolist() for name, it in model.named_parameters()}
+def _buckets(model: Any) -> dict[str, list[Any]]:
+    """Return the parameters of each bucket, by the name of its first one."""
+    names = {it: name for name, it in model.named_parameters()}
+    buckets = [[it for it in part.parameters() if it.requires_grad] for part in (*model.towers, model.head)]
+    return {names[bucket[0]]: bucket for bucket in buckets if bucket}
 
 
-def _loss(model: Any, rank: int) -> Any:
-    import torch
-
-    return model(torch.arange(2 * rank, 2 * rank + 2)).sum()
-
-
-def _model(case: Case, turned: bool) -> Any:
-    """Return a model whose towers are in a set in their order, or the other way round."""
+def _model(case: Case, order: Sequence[int] = ()) -> Any:
+    """Return a model whose towers are complete in this order, in a set of their parameters and by address."""
     import torch
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.towers = torch.nn.ModuleList(torch.nn.Embedding(rows, _HIDDEN) for rows in case.options["rows"])
+            towers = [torch.nn.Embedding(number, _HIDDEN) for number in case.options["rows"]]
+            if case.options.get("deep"):
+                towers = [torch.nn.Sequential(it, torch.nn.Linear(_HIDDEN, _HIDDEN, bias=False)) for it in towers]
+            self.towers = torch.nn.ModuleList(towers)
+            self.head = torch.nn.Sequential(*[torch.nn.Linear(_HIDDEN, _HIDDEN)] * case.options.get("head", False))
+            for layer in self.head:
+                layer.weight.requires_grad_(False)
 
-        def forward(self, ids: Any) -> Any:
-            return sum(tower(ids) * weight for weight, tower in enumerate(self.towers, 1))
+        def forward(self, rank: int) -> Any:
+            ids = torch.arange(2 * rank, 2 * rank + 2)
+            return self.head(sum(tower(ids) * weight for weight, tower in enumerate(self.towers, 1))).sum()
 
-    made: list[Any] = []  # all are kept, so that each has a place of its own in memory
-    for _ in range(_TRIES):
-        made.append(Model())
-        first, *others = made[-1].parameters()
-        order = [id(it) for it in set().union(*({it} for it in (first, *others)))]
-        if order == [id(first), *map(id, reversed(others) if turned else others)]:
-            return made[-1]
-    raise AssertionError(f"one order in {_TRIES} models")
+    torch.manual_seed(0)
+    model = Model()
+    for it in model.parameters():
+        it.data = torch.randint(-3, 4, it.shape).float()  # so that no sum rounds
+    wanted = [it for it in order if it < len(model.towers)]
+    places = [(part, number) for number, of in enumerate(model.towers) for part in of.modules() if part._parameters]
+    pool = sorted((torch.nn.Parameter(torch.empty(0)) for _ in range(_POOL)), key=id)
+    for chosen in itertools.permutations(pool, len(places)) if order else ():
+        towers = {it: number for it, (_, number) in zip(chosen, places)}
+        in_set = set().union(*({it for it in chosen if towers[it] == number} for number in sorted(wanted)))
+        orders = [[towers[it] for it in each] for each in (in_set, sorted(towers, key=id))]
+        if all([*dict.fromkeys(each[::-1])] == wanted[::-1] for each in orders):
+            for it, (part, _) in zip(chosen, places):
+                it.data, part.weight = part.weight.data, it
+            return model
+    assert not order, "no such order"
+    return model
 
 
 def _wrapper() -> Any:
     """Return the class of this release that wraps a model."""
-    old, new = "megatron.core.distributed.custom_fsdp", "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
-    return importlib.import_module(old if importlib.util.find_spec(old) else new).FullyShardedDataParallel
+    if not importlib.util.find_spec("megatron.core.distributed.custom_fsdp"):
+        return importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter").FullyShardedDataParallel
+    from megatron.core.distributed import custom_fsdp
+
+    pipeline = custom_fsdp.param_and_grad_buffer.GradReducePipeline
+    pipeline._mark_bucket_ready = pipeline.mark_bucket_ready  # its name in commits that are in no release
+    return custom_fsdp.FullyShardedDataParallel

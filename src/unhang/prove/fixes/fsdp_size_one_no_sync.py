@@ -1,7 +1,8 @@
 """verl: its real mesh and strategy, given to torch's real FSDP, and one step on other rows in each rank.
 
 The weights after the step and the gradient norm that FSDP clips by are compared with those of one process that has all
-rows. What the modules import of verl besides are stand-ins. A release may have the function twice: each is run.
+rows; the part of the weights that a rank keeps, and how often it gathers them, with what the mesh and ``zero3_enable``
+ask for. What the modules import of verl besides are stand-ins. A release may have the function twice: each is run.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import itertools
+import math
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, shims
+from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import shims
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
@@ -34,10 +38,24 @@ CASES = (
     Case("all-of-2", _TWO, "ranks", PASSED, options={"fsdp_size": -1}, core=True),
     Case("one", Topology(), "ranks", PASSED, options=_ONE),
 )
+GRID = [
+    Case(
+        f"{' x '.join(map(str, mesh))}, {'zero3' if zero3 else 'zero2'}",
+        Topology(dp=math.prod(mesh)),
+        "ranks",
+        DIFFERS if len(mesh) == 2 and mesh[1] == 1 else PASSED,
+        options={"mesh": mesh, "zero3": zero3},
+    )
+    for mesh, zero3 in itertools.product(
+        ((1,), (2,), (4,), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (2, 1, 1), (2, 2, 1)), (True, False)
+    )
+]
 YOURS = Case("yours", Topology(), "ranks", DIFFERS, _APART, _ONE)
 RULED_OUT = ("world", "one rank has no other to average gradients with")
 _MODULES = ("verl.workers.engine.fsdp.utils", "verl.workers.fsdp_workers")
+_NAMES = {1: ("fsdp",), 2: ("ddp", "fsdp"), 3: ("ddp", "fsdp", "tp")}
 _RATE, _ROWS, _WIDTH = 0.1, 5, 6
+_SIZE = (_WIDTH + 1) * (_WIDTH + 1)
 
 
 def caveat(case: Case) -> str:
@@ -53,57 +71,79 @@ def prepare() -> None:
         module.get_device_name, module.device_name = lambda: "cpu", "cpu"
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Make one step on every rank, and compare it with that of one process."""
-    world = gloo.run(case.topology.world, lambda rank: _stepped(case, rank), deadline_s=deadline_s)
-    return world.outcome(
-        lambda ranks: "; ".join(text for text, is_right in _compared(case, ranks) if not is_right),
-        lambda ranks: "; ".join(text for text, _ in _compared(case, ranks)),
-    )
+def wrong(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
+    """Return what is wrong with a step of each rank, or with its strategy."""
+    return "; ".join(text for text, is_right in _compared(case, ranks) if not is_right)
 
 
-def _compared(case: Case, ranks: Sequence[Sequence[tuple[Any, float]]]) -> Iterator[tuple[str, bool]]:
+def right(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
+    """Return what was seen."""
+    return "; ".join(text for text, _ in _compared(case, ranks))
+
+
+def _compared(case: Case, ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, bool]]:
     """Yield how far apart the weights are after a step, with the gradient norms, and whether that is only rounding."""
     weights, norm = _whole(case)
-    for module, steps in zip(_modules(), zip(*ranks)):
+    shape: Any = case.options.get("mesh")
+    for module, answers in zip(_modules(case), zip(*ranks)):
+        name = module.__name__.rpartition(".")[2]
+        steps = [answer for answer in answers if answer]
+        if len(steps) < len(answers):
+            yield f"{name}: a mesh of {shape} is refused", shape is not None and len(shape) > 2 and not steps
+            continue
         apart = max(float((step[0] - steps[0][0]).abs().max()) for step in steps)
         off = max(float((step[0] - weights).abs().max()) for step in steps)
         norms = ", ".join(sorted({f"{step[1]:.2f}" for step in steps}))
-        text = (
-            f"{_APART} {apart:.4f} apart and {off:.4f} from those of one process, gradient norm {norms}, due {norm:.2f}"
+        text = f"{_APART} {apart:.4f} apart and {off:.4f} from those of one process, gradient norm {norms}"
+        yield (
+            f"{name}: {text}, due {norm:.2f}",
+            apart == 0 and off < 1e-6 and all(abs(step[1] - norm) < 1e-5 for step in steps),
         )
-        is_right = apart == 0 and off < 1e-6 and all(abs(step[1] - norm) < 1e-5 for step in steps)
-        yield f"{module.__name__.rpartition('.')[2]}: {text}", is_right
+        for _, _, parts, gathered in steps if shape else ():
+            due = 0 if shape[-1] == 1 else 2 + _asked(case, module).get("zero3_enable", True)  # once around it
+            text = f"weights in {parts} parts, gathered {gathered} times; due {shape[-1]} and {due}"
+            yield f"{name}: {text}", (parts, gathered) == (shape[-1], due)
 
 
-def _stepped(case: Case, rank: int) -> list[tuple[Any, float]]:
-    """Return the weights after one step of this rank, and the norm of its gradients, with each of the modules."""
+def on_rank(case: Case, rank: int) -> list[Any]:
+    """Return for each module a step's weights, gradient norm, parts and gathers; None where it refuses the mesh."""
     import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-    steps = []
-    for module in _modules():
-        mesh = module.create_device_mesh(world_size=case.topology.world, fsdp_size=case.options["fsdp_size"])
-        zero3 = {"zero3_enable": case.options.get("zero3", True)}
-        known = zero3.keys() & inspect.signature(module.get_sharding_strategy).parameters.keys()
-        strategy = module.get_sharding_strategy(mesh, **{name: zero3[name] for name in known})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = FSDP(
-                _model(),
-                sharding_strategy=strategy,
-                device_mesh=mesh,
-                device_id=torch.device("cpu"),
-                use_orig_params=case.options.get("original", False),
-            )
-            optimizer = torch.optim.SGD(model.parameters(), _RATE)
+    warnings.simplefilter("ignore")
+    steps: list[Any] = []
+    for module in _modules(case):
+        if shape := case.options.get("mesh"):
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=_NAMES[len(shape)])
+        else:
+            mesh = module.create_device_mesh(world_size=case.topology.world, fsdp_size=case.options["fsdp_size"])
+        try:
+            strategy = module.get_sharding_strategy(mesh, **_asked(case, module))
+        except NotImplementedError:
+            steps.append(None)
+            continue
+        options = {"sharding_strategy": strategy, "device_mesh": mesh, "device_id": torch.device("cpu")}
+        options["use_orig_params"] = case.options.get("original", False)
+        inner, outer = _model()
+        model = FSDP(torch.nn.Sequential(FSDP(inner, **options), outer), **options)
+        kept = sum(weight.numel() for weight in model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), _RATE)
+        with patch.object(dist, "all_gather", wraps=dist.all_gather) as gather:  # that of a CPU
             for loss in _losses(case, model, rank):
                 loss.backward()
-            norm = float(model.clip_grad_norm_(1e9))
-            optimizer.step()
-            with FSDP.summon_full_params(model):
-                steps.append((_flat(model), norm))
+        norm = float(model.clip_grad_norm_(1e9))
+        optimizer.step()
+        with FSDP.summon_full_params(model):
+            steps.append((_flat(model), norm, round(_SIZE / kept), gather.call_count))
     return steps
+
+
+def _asked(case: Case, module: Any) -> dict[str, bool]:
+    """Return whether the weights are to be gathered twice, if the function knows anything else."""
+    is_known = "zero3_enable" in inspect.signature(module.get_sharding_strategy).parameters
+    return {"zero3_enable": case.options.get("zero3", True)} if is_known else {}
 
 
 def _whole(case: Case) -> tuple[Any, float]:
@@ -137,14 +177,14 @@ def _losses(case: Case, model: Any, rank: int) -> Iterator[Any]:
 
 
 def _flat(model: Any) -> Any:
-    """Return all weights in a row; FSDP may pad its own at the end."""
+    """Return all weights in a row, without the zeros that FSDP pads those of a module with."""
     import torch
 
-    size = (_WIDTH + 1) * (_WIDTH + 1)
-    return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])[:size]
+    return (whole := torch.cat([weight.detach().flatten().clone() for weight in model.parameters()]))[whole != 0]
 
 
-def _modules() -> list[Any]:
-    """Return those of the modules that the release has with the function."""
-    found = [importlib.import_module(name) for name in _MODULES if importlib.util.find_spec(name)]
+def _modules(case: Case | None = None) -> list[Any]:
+    """Return those of the modules that the release has with the function, or that one which has the case's text."""
+    names = (case.options.get("module") if case else None) or _MODULES
+    found = [importlib.import_module(name) for name in _MODULES if name in names and importlib.util.find_spec(name)]
     return [module for module in found if hasattr(module, "get_sharding_strategy")]
