@@ -11,9 +11,9 @@ from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import facts, live, report
-from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
+from unhang.diagnose.known import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.report import Report, Row
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who

@@ -19,10 +19,10 @@ from unhang.tell.console import count
 from unhang.tell.report import about, environment_line
 
 if TYPE_CHECKING:
-    from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job, Statement
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.fixes import Standing
+    from unhang.diagnose.known import Answer, Diagnosis
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
