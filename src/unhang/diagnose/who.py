@@ -93,49 +93,23 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     """Name the ranks whose device has not done what their peers' have, though the host has issued it.
 
     A rank is done with an all-reduce only when all have begun it, so whoever is not can wait for nobody but its device.
+    Of a broadcast, the source, which nothing names, may be done before anybody has come: one other rank tells nothing.
     """
-    apart = {one.group.name: one.sequence for one in facts.splits}
-    for meeting in facts.meetings:
-        if meeting.sequence is not None and meeting.differ:
-            apart[meeting.group.name] = min(meeting.sequence, apart.get(meeting.group.name, meeting.sequence))
     found: dict[int, tuple[int, str]] = {}
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
-        if _ahead_alone(facts, group) is not None:
-            continue
-        for number, count in counts.items():
-            following = count.completed + 1
-            if not count.device or not 0 <= count.completed < ahead or count.enqueued < following:
-                continue
-            kinds = {
-                one.kind
-                for one in facts.job.ranks[number].waiting
-                if one.group.name == group and one.sequence == following
-            }
-            is_stuck = not kinds & collectives.ONE_SIDED or (
-                kinds == {"broadcast"} and _lacks_what_came(facts, group, number)
-            )
-            if apart.get(group, ahead + 1) > following and is_stuck:
-                why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
-                found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
+        for number, count in counts.items() if _ahead_alone(facts, group) is None else ():
+            if count.device and 0 <= count.completed < min(ahead, count.enqueued):
+                kinds = {it.kind for it in facts.job.ranks[number].waiting if it.group.name == group}
+                others = sum(other.completed > count.completed for other in counts.values())
+                if not kinds & collectives.ONE_SIDED or (kinds == {"broadcast"} and others > 1):
+                    why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
+                    found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
     return {number: why for number, (_, why) in found.items()}
 
 
 def _done(facts: Facts, group: str, number: int) -> str:
     return f"completed {facts.counts[group][number].completed} of {where.label(facts.job.group(group))}"
-
-
-def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
-    """Return whether a rank is not done with a broadcast that it is to do first, though a receiver or all others are.
-
-    The source, which nothing names, may be done before anybody has come; so one other rank tells nothing.
-    """
-    rank, following = facts.job.ranks[number], facts.counts[group][number].completed + 1
-    trails = {other: facts.job.ranks[other].trails.get(group) for other in facts.counts[group]}
-    alike = {it for it, one in trails.items() if one and one.first <= following < one.first + len(one.digests)}
-    done = [other for other in alike if facts.counts[group][other].completed >= following]
-    is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
-    return is_next and number in alike and len(done) >= min(2, len(facts.job.groups[group].members) - 1)
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
