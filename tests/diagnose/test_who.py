@@ -170,6 +170,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "nothing came of most: any of them may be late": (job([None, None, None, waits()]), "", []),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
+    "a receive waits for a host that is late": (job([DONE, sends(1, 0)]), "host", [0]),
     "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),

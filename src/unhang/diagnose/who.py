@@ -152,23 +152,24 @@ def _silent(facts: Facts) -> dict[int, str]:
     Where these are most of the job, only a part of its files is at hand. What people post of a log is a part of it,
     too, unless nearly all ranks are there.
     """
-    seen = facts.job.ranks
-    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in seen.values())
-    unseen = facts.unseen & facts.job.spoken if is_cut and _MANY * len(facts.unseen) > len(seen) else facts.unseen
-    is_most = 2 * len(unseen) >= len(collectives.everybody(facts.job) | unseen)
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
+    is_cut = is_cut and _MANY * len(facts.unseen) > len(facts.job.ranks)
+    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen
+    everybody = collectives.everybody(facts.job)
+    is_most = 2 * len(unseen) >= len(everybody | unseen)
     if not unseen or (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        members = set(meeting.group.members) or (set() if is_most else collectives.everybody(facts.job))
-        for number in unseen & members if meeting.waiting else ():
-            found.setdefault(number, f"{_little(facts, number)}, and {where.label(meeting.group)} waits for it")
+        members = {*meeting.group.members} or (set() if is_most else everybody)
+        if meeting.waiting:
+            found = {**dict.fromkeys(unseen & members, f"{where.label(meeting.group)} waits for it"), **found}
     for number, others in facts.waits_for.items():
-        for other in unseen & others:
-            found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
+        found = {**dict.fromkeys(unseen & others, f"rank {number} waits for it"), **found}
     if not facts.meetings and any(facts.calls.values()) and not is_most:
-        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in unseen}
-    return found
+        found = dict.fromkeys(unseen, "others wait in a collective")
+    but = " but lines that tell of no error and no collective"
+    return {it: f"nothing came from it{but if it in facts.job.spoken else ''}, and {why}" for it, why in found.items()}
 
 
 def _explained(facts: Facts) -> bool:
@@ -182,18 +183,12 @@ def _disagree(facts: Facts) -> bool:
     return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
 
 
-def _little(facts: Facts, number: int) -> str:
-    """Return what came from a rank that says neither where it waits nor why it died."""
-    lines = "but lines that tell of no error and no collective"
-    return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
-
-
 def _left_behind(facts: Facts) -> dict[int, str]:
     """Name the ranks that wait where most have done all: they have issued a call that nobody else comes to."""
     ranks = facts.job.ranks
     done = {number for number in ranks if not _waits(facts, number) and where.is_done(ranks[number])}
     waiting = ranks.keys() - done
-    if 2 * len(done) <= len(collectives.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
+    if 2 * len(done) <= len(collectives.everybody(facts.job)):
         return {}
     met = {number for one in facts.meetings if not done.isdisjoint(one.operations) for number in one.waiting}
     why = "it waits for its peers, and these have done all: it issued more calls than they did"
@@ -204,27 +199,20 @@ def _late(facts: Facts) -> dict[int, str]:
     """Name the ranks that others wait for, and that wait in nothing themselves."""
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        if not meeting.waiting:
-            continue
-        late = _not_come(facts, meeting)
-        most = (
-            f", or {facts.job.called(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
-        )
-        for number in late:
-            if _waits(facts, number):
-                continue
+        late, label = _not_come(facts, meeting) if meeting.waiting else set(), where.label(meeting.group)
+        is_most = len(late) > len(meeting.waiting)
+        most = f", or {facts.job.called(meeting.waiting)} issued one call more" if is_most else ""
+        for number in late - found.keys():
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
-            label = where.label(meeting.group)
             text = f"has not come to {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
             why = f"its host is late{_where(facts, number) or most}"
-            found.setdefault(number, f"{text}, and it waits in no collective: {why}")
-    waited = {other for others in facts.waits_for.values() for other in others} & facts.job.ranks.keys()
-    for number in waited - found.keys():
-        if facts.job.ranks[number].recorded and not _waits(facts, number):
+            found[number] = f"{text}, and it waits in no collective: {why}"
+    for number in {other for others in facts.waits_for.values() for other in others} - found.keys():
+        if number in facts.job.ranks and facts.job.ranks[number].recorded:
             found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"
-    return found
+    return {number: why for number, why in found.items() if not _waits(facts, number)}
 
 
 def _said(facts: Facts) -> dict[int, str]:
