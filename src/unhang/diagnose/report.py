@@ -91,7 +91,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
-    lines += _table(folded(report.diagnosis.facts, suspects.why), suspects.why)
+    lines += _table(report.diagnosis.facts, suspects.why)
     lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
@@ -206,71 +206,43 @@ def _causes(found: Diagnosis) -> Iterable[str]:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
-class Row(NamedTuple):
-    """Ranks that are equally far; all of them are suspects, or none."""
+def _table(facts: Facts, first: Collection[int]) -> list[str]:
+    """Return the lines of the table: of each group, what is completed, and of how many that are enqueued.
 
-    ranks: tuple[int, ...]
-    cells: tuple[str, ...]
-    """One for each group of the table."""
-
-
-class Table(NamedTuple):
-    """Ranks and groups."""
-
-    groups: tuple[str, ...]
-    """Descriptions; of several groups with one, each rank has its own."""
-    rows: tuple[Row, ...]
-    left_out: int
-    """How many ranks are in no row: a screen is small."""
-
-
-def folded(facts: Facts, first: Collection[int]) -> Table:
-    """Return the table of a job. The ranks in ``first`` have rows of their own, which come first; then the longest."""
-    counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
+    Ranks that are equally far share a row. Those in ``first`` have rows of their own, which come first.
+    """
+    cells: dict[str, dict[int, str]] = defaultdict(dict)
+    is_behind: set[str] = set()
     for number, rank in facts.job.ranks.items():
         for name, own in rank.counts.items():
-            counts[where.label(facts.job.group(name))][number].append(own)
-    cells = {
-        label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
-        for label, ranks in counts.items()
-        if any(one.completed != one.enqueued for several in ranks.values() for one in several)
-    }
-    waiting = {label: sum("/" in cell for cell in ranks.values()) for label, ranks in cells.items()}
-    groups = tuple(sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS])
-    rows: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
+            label, known = where.label(facts.job.group(name)), cells[where.label(facts.job.group(name))]
+            known[number] = ", ".join(filter(None, (known.get(number), _cell(own))))
+            is_behind |= {label} if own.completed != own.enqueued else set()
+    waiting = {label: sum("/" in cell for cell in cells[label].values()) for label in is_behind}
+    groups = sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS]
+    alike: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
     for number in facts.job.ranks if groups else ():
-        rows[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
-    ordered = sorted(rows.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
-    shown = tuple(Row(tuple(ranks), key) for (_, key), ranks in ordered[:_ROWS])
-    return Table(groups, shown, sum(len(ranks) for _, ranks in ordered[_ROWS:]))
+        alike[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
+    ordered = sorted(alike.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
+    rows = [[f"{' ' if other else '*'} {span(ranks)}", *own] for (other, own), ranks in ordered[:_ROWS]]
+    if not rows:
+        return []
+    lines, heads = ["", TABLE], ["ranks", *groups]
+    if sum(max(map(len, column)) + 2 for column in zip(heads, *rows)) > _WIDTH:
+        # a name of a group is longer than its numbers: it stands above them, one name a line
+        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(groups, 1)]
+        heads = ["ranks", *map(str, range(1, len(heads)))]
+    widths = [max(map(len, column)) for column in zip(heads, *rows)]
+    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [heads, *rows]]
+    if left := sum(len(ranks) for _, ranks in ordered[_ROWS:]):
+        lines.append(f"  and {count(left, 'more rank')}")
+    return lines
 
 
 def _cell(known: Count) -> str:
     """Return a count as people read it: what is completed, and of how many."""
     completed = "?" if known.completed < 0 < known.enqueued and not known.device else str(max(known.completed, 0))
     return completed if known.completed == known.enqueued else f"{completed}/{known.enqueued}"
-
-
-def _table(folded: Table, suspected: Collection[int]) -> list[str]:
-    """Return the lines of a table: of each group, what is completed, and of how many that are enqueued."""
-    if not folded.rows:
-        return []
-    columns = ["ranks", *folded.groups]
-    rows = [
-        [f"{'* ' if set(row.ranks) & set(suspected) else '  '}{span(row.ranks)}", *row.cells] for row in folded.rows
-    ]
-    widths = [max(len(one[at]) for one in [columns, *rows]) for at in range(len(columns))]
-    # a name of a group is longer than its numbers: it stands above them, one name a line
-    numbers = [max(len(one[at]) for one in rows) for at in range(len(columns))]
-    lines = ["", TABLE]
-    if sum(widths) + 2 * len(widths) > _WIDTH:
-        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(folded.groups, 1)]
-        columns = ["ranks", *map(str, range(1, len(columns)))]
-        widths = [max(*pair) for pair in zip(numbers, map(len, columns))]
-    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [columns, *rows]]
-    if folded.left_out:
-        lines.append(f"  and {count(folded.left_out, 'more rank')}")
-    return lines
 
 
 def _read(job: Job) -> str:
