@@ -236,34 +236,30 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     all of these are in one call.
     """
     is_told = any(meeting.waiting for meeting in facts.meetings)
-    free = {
-        number: where.path_to(rank) if rank.stacks else ()
-        for number, rank in facts.job.ranks.items()
-        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
-    }
-    places = Counter(free.values())
-    logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
-    others = {call for number, call in facts.calls.items() if not where.is_idle(facts.job.ranks[number])}
+    ranks, paths = facts.job.ranks, dict[int, tuple[tuple[str, str, int], ...]]()
+    for number, rank in ranks.items():
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks):
+            paths[number] = where.path_to(rank) if rank.stacks else ()
+    places = Counter(paths.values())
+    logged = {number for number, rank in ranks.items() if rank.waiting and not rank.recorded}
+    others = {call for number, call in facts.calls.items() if not where.is_idle(ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
     beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
-        number: path
-        for number, path in free.items()
-        if not (may_be_idle and where.is_idle(facts.job.ranks[number]))
-        if facts.job.ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
+        number
+        for number, path in paths.items()
+        if not (may_be_idle and where.is_idle(ranks[number]))
+        if ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
     }
-    seen = facts.calls.keys() | logged | free.keys()
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
+    seen = facts.calls.keys() | logged | free
+    is_half = 2 * len(free) == len(seen)
+    if not (any(facts.calls.values()) or logged) or 2 * len(free) > len(seen):
         return {}
-    if 2 * len(free) == len(seen) and all(where.is_done(facts.job.ranks[number]) for number in free):
+    if is_half and all(where.is_done(ranks[number]) for number in free):
         return {}  # they left out a call, or the others issued one more
     what = "its peers are in a collective, and no frame or dump shows it in one"
-    ranks = {number: facts.job.ranks[number] for number in free}
-    return {
-        number: f"{what}: it is {where.in_stack(rank).doing}" if rank.stacks else what + _where(facts, number)
-        for number, rank in ranks.items()
-    }
+    return {it: f"{what}: it is {where.in_stack(ranks[it]).doing}" if ranks[it].stacks else what for it in free}
 
 
 def _only_one(facts: Facts) -> dict[int, str]:
@@ -278,24 +274,13 @@ def _only_one(facts: Facts) -> dict[int, str]:
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     """Return the ranks that have not come to a collective, as far as their dumps, stacks or logs tell."""
     counts = facts.counts.get(meeting.group.name, {})
-    with_stack = {
-        number
-        for number in collectives.members(facts.job, meeting.group) & facts.paths.keys()
-        if number not in meeting.operations and not facts.job.ranks[number].recorded
-    }
-    if with_stack:
-        places = Counter(facts.paths.values())
-        with_stack = {
-            number
-            for number in with_stack
-            if facts.calls[number] or not _may_wait(facts, number, places[facts.paths[number]])
-        }
-    logged = {number for number, count in counts.items() if count.enqueued >= 0 and number not in meeting.operations}
-    return {
-        number
-        for number in {*meeting.absent, *with_stack, *logged}
-        if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
-    }
+    known = {*meeting.absent, *(number for number, count in counts.items() if count.enqueued >= 0)}
+    members = collectives.members(facts.job, meeting.group) & facts.paths.keys() - meeting.operations.keys()
+    spied = {number for number in members if not facts.job.ranks[number].recorded}
+    places = Counter(facts.paths.values() if spied else ())
+    known |= {it for it in spied if facts.calls[it] or not _may_wait(facts, it, places[facts.paths[it]])}
+    come = meeting.sequence or 0
+    return {it for it in known - meeting.operations.keys() if counts.get(it, Count()).enqueued < come}
 
 
 def _waits(facts: Facts, number: int) -> bool:
