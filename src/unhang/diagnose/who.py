@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from unhang.diagnose import collectives, statements, where
 from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head, unlike
+from unhang.diagnose.pairs import PAIRED, Head, unlike
 
 _FRAMES, _FEW, _MANY = 12, 3, 7
 _STATES = {
@@ -363,80 +363,48 @@ def _key(operation: Operation) -> tuple[object, ...]:
 
 
 def _mismatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
-
-    Else these are the ends of most such pairs, or those with the rarer size or type.
-    """
-    met = {
-        (number, end.rank): (one, end.operation)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if one.kind == "send" and end.operation and end.rank in facts.met[number]
-        if _load(one) != _load(end.operation)
-    }
-    usual = Counter(
-        (one.group.description, _load(one))
-        for rank in facts.job.ranks.values()
-        for one in (*rank.waiting, *rank.last)
-        if met and one.kind in OPPOSITE
+    """Name the ends of sends and receives that meet in another size or type."""
+    return _of_ends(
+        facts,
+        {
+            (number, end.rank): (
+                one,
+                f"rank {number} sends {_load(one)}, and rank {end.rank} receives {_load(end.operation)}",
+            )
+            for number, head in facts.heads.items()
+            for one, end in head.pairs
+            if one.kind == "send" and end.operation and end.rank in facts.met[number]
+            if _load(one) != _load(end.operation)
+        },
     )
-    rarer: set[int] = set()
-    for pair, ends in met.items():
-        times = [usual[one.group.description, _load(one)] for one in ends]
-        rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    why = {
-        pair: (one, f"rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives {_load(other)}")
-        for pair, (one, other) in met.items()
-    }
-    return _of_ends(facts, why, _most_of(met), rarer)
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
-
-    These did otherwise than their like; else they are the ends of most such pairs.
-    """
-    lacking = {
-        (number, end.rank): (one, end)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if not end.done and end.rank not in facts.met[number]
-    }
-    why = {
-        pair: (one, f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is elsewhere")
-        for pair, (one, _) in lacking.items()
-    }
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other."""
     found: dict[int, str] = {}
     for core in facts.cycles:
-        within = {pair: why[pair] for pair in lacking if core.issuperset(pair)}
-        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
-        chosen = known or within
-        # who is in another send or receive may come to it yet
-        past = {p: it for p, it in chosen.items() if p[1] in facts.heads and not facts.heads[p[1]].pairs}
-        chosen = past or chosen
-        is_of_one = len({other for _, other in chosen}) == 1  # all others only wait for it
-        found.update(_of_ends(facts, chosen, _most_of(chosen) if known or is_of_one else set()))
+        lacking = {
+            (number, end.rank): (one, f"rank {number} waits in a {one.kind} for rank {end.rank}, which is elsewhere")
+            for number in core & facts.heads.keys()
+            for one, end in facts.heads[number].pairs
+            if not end.done and end.rank in core - facts.met[number]
+        }
+        found.update(_of_ends(facts, lacking))
     return found
 
 
-def _of_ends(facts: Facts, why: dict[tuple[int, int], tuple[Operation, str]], *choices: set[int]) -> dict[int, str]:
-    """Return the ends that did otherwise than their like, or the next choice that is some of the ends and not all; else
-    all of them.
-    """
-    ends = {number: why[pair] for pair in reversed(why) for number in pair}
-    names = {number: one.group.description for pair, (one, _) in why.items() for number in pair}
-    odd = unlike(facts.job, facts.heads, names)
-    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends.keys()), ends.keys())
+def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]]) -> dict[int, str]:
+    """Return the ends of pairs that did otherwise than their like, or else the ends of most pairs."""
+    ends = {number: pairs[pair] for pair in reversed(pairs) for number in pair}
+    odd = unlike(facts.job, facts.heads, {it: one.group.description for pair, (one, _) in pairs.items() for it in pair})
+    times = Counter(number for pair in pairs for number in pair)
+    most = {number for number, many in times.items() if many == max(times.values())}
+    named = odd.keys() if odd and odd.keys() != ends.keys() else most
     return {
         number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
         + f"in {where.label(ends[number][0].group)}, {ends[number][1]}"
         for number in named
     }
-
-
-def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
-    times = Counter(number for pair in pairs for number in pair)
-    return {number for number, many in times.items() if many == max(times.values())}
 
 
 def _load(operation: Operation) -> str:
