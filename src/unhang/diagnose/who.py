@@ -442,17 +442,10 @@ def _alone(facts: Facts) -> dict[int, str]:
 
 
 def _in_order(facts: Facts) -> dict[int, str]:
-    """Name the ranks of a cycle without which there would be none, or that wait in another group than most of it."""
-    found: dict[int, str] = {}
-    for core in facts.cycles:
-        places = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
-        sides = _sides(places)
-        if (crossing := _crossing(facts, core)) is not None:
-            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
-        elif len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
-            why = "while most of those that wait for it do so in another group"
-            found.update((number, f"waits in {places[number]}, {why}") for number in _minority(sides, ""))
-    return found
+    """Name the rank of a cycle without which there would be none."""
+    crossing = [one for core in facts.cycles if (one := _crossing(facts, core)) is not None]
+    why = "and all who wait for another there wait for it in the end"
+    return {one: f"waits in {where.label(facts.job.ranks[one].waiting[0].group)}, {why}" for one in crossing}
 
 
 def _in_call(facts: Facts) -> dict[int, str]:
@@ -479,8 +472,6 @@ def _other_stack(facts: Facts) -> dict[int, str]:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
-    if len(sides) == 1:
-        sides = _sides(stacks)
     if len(sides) < 2 or max(map(len, sides)) * 2 <= len(stacks):
         return {}
     is_mixed = len({bool(facts.calls[number]) for number in stacks}) > 1
