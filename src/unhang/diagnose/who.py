@@ -53,7 +53,7 @@ def of(facts: Facts) -> Who:
 
 def have_peers(facts: Facts) -> bool:
     """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
-    return any(call and where.is_paired(facts.job.ranks[number]) for number, call in facts.calls.items())
+    return any(map(where.is_paired, facts.job.ranks.values()))
 
 
 def traceback(error: Message) -> tuple[str, ...]:
