@@ -288,8 +288,7 @@ class _Shown:
                 return True
             return (hang.differ == "order" and not self._is_reordered()) or self._agree("size")
         if hang.differ == "empty":
-            newest = [_newest(ranks[number], one) for one in meetings for number in self._rest]
-            return any(one is not None and one.inputs is not None and not _is_empty(one) for one in newest)
+            return any(_has_elements(ranks[number], one) for one in meetings for number in self._rest)
         if hang.few and len(self._inside) > len({*self._rest, *self._facts.unseen}):
             return True
         if any(one.agrees for one in meetings) or len(self._inside) == self._job.size:
@@ -409,14 +408,12 @@ def _frames(rank: Rank) -> list[tuple[Frame, ...]]:
     return [one.frames for one in rank.waiting[:1] if one.frames] or [one.frames for one in rank.stacks]
 
 
-def _newest(rank: Rank, meeting: Meeting) -> Operation | None:
-    """Return a rank's newest collective in a group."""
+def _has_elements(rank: Rank, meeting: Meeting) -> bool:
+    """Return whether a rank's newest collective in a group is known to have elements."""
     own = [one for one in (*rank.last, *rank.waiting) if one.group.name == meeting.group.name and one.kind]
-    return max(own, key=lambda one: one.sequence or 0, default=None)
-
-
-def _is_empty(operation: Operation) -> bool:
-    return any(0 in sizes for sizes in (*(operation.inputs or ()), *(operation.outputs or ())))
+    newest = max(own, key=lambda one: one.sequence or 0, default=None)
+    sizes = (*newest.inputs, *(newest.outputs or ())) if newest and newest.inputs is not None else ((0,),)
+    return not any(0 in size for size in sizes)
 
 
 def _called_back(frames: Sequence[Frame], chain: Chain = (), *, is_called: bool = True) -> Frame | None:

@@ -40,6 +40,10 @@ _NOTHING = (
     "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
+_UNRANKED = (
+    "it does not say its rank. Put the rank into its name, as in rank3.txt, or above what each process says, as in "
+    "`rank 3:`"
+)
 _WIDTH = 100
 _ROWS, _COLUMNS = 20, 6
 """Of the table of ranks and groups."""
@@ -69,18 +73,21 @@ def missing(job: Job) -> list[int]:
 
 def warnings(job: Job) -> list[str]:
     """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some."""
-    files: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = defaultdict(list)
     for item in job.unread:
-        files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
-    if job.unranked:
-        where = "into its name, as in rank3.txt, or above what each process says, as in `rank 3:`"
-        files[f"it does not say its rank. Put the rank {where}"] = list(job.unranked)
+        files[f"{'read in part: ' if item.partly else ''}{item.why}"].append(item.file)
+    for file in job.unranked:
+        files[_UNRANKED].append(file)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
-        if len(alike) > _MOST:
-            lines.append(f"{count(len(alike) - _MOST, 'more file')}, which --output-format json names: {why}")
+        lines += [f"{more}: {why}" for more in _more(len(alike), "file")]
     return lines
+
+
+def _more(number: int, noun: str) -> list[str]:
+    """Return what is said of those that the text leaves out, if it does."""
+    return [f"{count(number - _MOST, f'more {noun}')}, which --output-format json names"] if number > _MOST else []
 
 
 def text(report: Report, *, colour: bool, width: int = 0) -> str:
@@ -144,38 +151,36 @@ def github(report: Report) -> str:
 
 def _suspects(found: Diagnosis) -> list[str]:
     """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
-    suspects, job = found.who, found.facts.job
-    ranks: dict[str, list[int]] = {}
+    suspects, job, strangers = found.who, found.facts.job, found.facts.strangers
+    ranks: dict[str, list[int]] = defaultdict(list)
     for rank, why in suspects.why.items():
-        ranks.setdefault(why, []).append(rank)
+        ranks[why].append(rank)
+    reasons = [*ranks.items()]
     lines = [
-        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}"
-        for why, same in list(ranks.items())[:_MOST]
+        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}" for why, same in reasons[:_MOST]
     ]
-    if left := list(ranks.values())[_MOST:]:
-        lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
+    left = sum(len(same) for _, same in reasons[_MOST:])
+    lines += [f"and {more}" for more in _more(left + _MOST, "rank")]
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
-    blamed = _blamed(found)
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
-        lines.append(
-            f"{job.called([rank])}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
-        )
-    told: dict[str, list[str]] = defaultdict(list)
+        what = f"it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+        lines.append(f"{job.called([rank])}: {what}")
+    blamed = _blamed(found)
+    told: dict[str, dict[str, None]] = defaultdict(dict)
     for one in blamed:
         for name in one.processes:
-            told[name].append(gate.line(one.words.removeprefix(f"{one.speaker or statements.NOBODY}: ")))
+            told[name][gate.line(one.words.removeprefix(f"{one.speaker or statements.NOBODY}: "))] = None
     if not suspects.why:
-        lines += [f"{name}: {'; '.join(dict.fromkeys(words))}" for name, words in [*told.items()][:_MOST]]
+        lines += [f"{name}: {'; '.join(words)}" for name, words in [*told.items()][:_MOST]]
     follows = {one.source for one in statements.weighed(job.statements) if one.weight == FOLLOWS}
-    if strangers := [one for one in found.facts.strangers if one.source not in follows]:
-        first, *rest = strangers
-        more = f" (and {count(len(rest), 'more error')})" if rest else ""
+    if others := [one for one in strangers if one.source not in follows]:
+        first, *rest = others
         if not lines or all(one.source != first.source for one in blamed):
-            lines.append(
-                f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}"
-            )
+            more = f" (and {count(len(rest), 'more error')})" if rest else ""
+            what = f"it failed by itself: {gate.line(first.text)}{more}"
+            lines.append(f"a process of which no file says the rank: {what}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    if suspects.why or found.facts.strangers or told or (found.causes and job.ranks.keys() | job.spoken == set()):
+    if suspects.why or strangers or told or (found.causes and not (job.ranks or job.spoken)):
         return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
@@ -264,8 +269,7 @@ def _places(places: Sequence[Place], job: Job, margin: str) -> Iterable[str]:
     for place in places[:_MOST]:
         yield f"{margin}  {job.called(place.ranks)}: {gate.line(place.doing)}"
         yield from (f"{margin}    {gate.line(line)}" for line in place.evidence)
-    if len(places) > _MOST:
-        yield f"{margin}  and {count(len(places) - _MOST, 'more place')}, which --output-format json names"
+    yield from (f"{margin}  and {more}" for more in _more(len(places), "place"))
 
 
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
@@ -293,7 +297,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         none = f"there is no {fixes.upstreams(answer.fix)} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
-        yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
+        yield f"  what decides: {answer.question} It takes {fix.manifest['signature']['setting']}."
     if answer.answer == "known" and fixes.is_curable(stands):
         yield "  then start the job again"
 
@@ -303,11 +307,6 @@ def _open(facts: Facts) -> str:
     if facts.unseen:
         return f"nothing came from {facts.job.called(facts.unseen)}: this is so if these do not wait there too"
     return "" if facts.job.size is not None else "this is so if these are all ranks"
-
-
-def _setting(fix: str) -> str:
-    setting: str = catalog.fix(fix).manifest["signature"]["setting"]
-    return setting
 
 
 def _next(found: Diagnosis) -> Iterable[str]:
