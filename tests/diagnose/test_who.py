@@ -202,7 +202,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
-        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "stack", [0],
+        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "host", [0],
     ),
     "stacks: some are where ranks are that wait by their logs": (
         job(
@@ -274,17 +274,19 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "stacks: another way to one call": (
         job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
-        "stack", [0],
+        "host", [0],
     ),
-    "a cycle": (job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "cycle", [0, 1, 2, 3]),
+    "a cycle": (
+        job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "disagrees", [0, 1, 2, 3],
+    ),
     "a cycle, and nothing came from another": (
-        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "cycle",
+        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "disagrees",
         [0, 1],
     ),
     "gloo: one is in another group than most": (
         job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
     ),
-    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "cycle", [0, 1]),
+    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "disagrees", [0, 1]),
     "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
     "gloo: a group of which others are done with another one": (
         job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]), "", [],

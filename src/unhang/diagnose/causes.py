@@ -46,8 +46,6 @@ _RULES = {
     who.HOST: "never-arrived",
     who.SILENT: "never-arrived",
     who.DISAGREES: "mismatch",
-    "stack": "never-arrived",
-    "cycle": "mismatch",
 }
 """What a rule of the suspects' means, where no line says more."""
 _SEEN = "see what holds it at that place: its frames are among where the ranks are"

@@ -332,17 +332,13 @@ def _in_what(facts: Facts) -> dict[int, str]:
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
             named = _minority(sides, why)
-            if len(named) == sum(map(len, sides)) and _is_untold(meeting):
-                continue
-            if len(named) == sum(map(len, sides)) and (odd := _odd(facts, meeting, sides)):
-                named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
+            if len(named) == sum(map(len, sides)):
+                if any(one.done and not one.kind for one in meeting.operations.values()):
+                    continue  # nobody knows what that one issued, which is past it: it may be one of the most
+                if odd := _odd(facts, meeting, sides):
+                    named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
             found.update(named)
     return found
-
-
-def _is_untold(meeting: Meeting) -> bool:
-    """Return whether a rank is past a collective of which nobody knows what it issued: it may be one of the most."""
-    return any(one.done and not one.kind for one in meeting.operations.values())
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
@@ -364,19 +360,15 @@ def _key(operation: Operation) -> tuple[object, ...]:
 
 def _mismatched(facts: Facts) -> dict[int, str]:
     """Name the ends of sends and receives that meet in another size or type."""
-    return _of_ends(
-        facts,
-        {
-            (number, end.rank): (
-                one,
-                f"rank {number} sends {_load(one)}, and rank {end.rank} receives {_load(end.operation)}",
-            )
-            for number, head in facts.heads.items()
-            for one, end in head.pairs
-            if one.kind == "send" and end.operation and end.rank in facts.met[number]
-            if _load(one) != _load(end.operation)
-        },
-    )
+    differ: dict[tuple[int, int], tuple[Operation, str]] = {}
+    for number, head in facts.heads.items():
+        for one, end in head.pairs:
+            if one.kind == "send" and end.operation and end.rank in facts.met[number]:
+                sent, received = _load(one), _load(end.operation)
+                if sent != received:
+                    why = f"rank {number} sends {sent}, and rank {end.rank} receives {received}"
+                    differ[number, end.rank] = one, why
+    return _of_ends(facts, differ)
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
@@ -441,11 +433,28 @@ def _alone(facts: Facts) -> dict[int, str]:
     }
 
 
-def _in_order(facts: Facts) -> dict[int, str]:
-    """Name the rank of a cycle without which there would be none."""
-    crossing = [one for core in facts.cycles if (one := _crossing(facts, core)) is not None]
-    why = "and all who wait for another there wait for it in the end"
-    return {one: f"waits in {where.label(facts.job.ranks[one].waiting[0].group)}, {why}" for one in crossing}
+def _in_cycle(facts: Facts) -> dict[int, str]:
+    """Name the rank of a cycle without which there would be none, or else all ranks that wait for each other."""
+    found: dict[int, str] = {}
+    ahead = {**facts.waits_for, **facts.missing}
+    for core in facts.cycles:
+        labels = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        edges = {number: core & ahead[number] for number in core}
+        crossing = [one for one in _ring(edges) if not _ring({it: to - {one} for it, to in edges.items() if it != one})]
+        for one in crossing if len(crossing) == 1 else ():
+            found[one] = f"waits in {labels[one]}, and all who wait for another there wait for it in the end"
+        for one in core if len(crossing) != 1 else ():
+            found[one] = f"deadlocked in {labels[one]}: it waits for ranks that wait for it"
+    return found
+
+
+def _ring(edges: Mapping[int, Collection[int]]) -> list[int]:
+    """Return some ranks of which each waits for the next one, and the last for the first; none if there are none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return [*error.args[1][1:]]
+    return []
 
 
 def _in_call(facts: Facts) -> dict[int, str]:
@@ -501,38 +510,6 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
     return number in facts.as_waiting or (beside > 1 and not where.is_busy(rank))
 
 
-def _in_cycle(facts: Facts) -> dict[int, str]:
-    """Name all ranks that wait for each other."""
-    why = "it waits for ranks that wait for it"
-    return {
-        number: f"deadlocked in {where.label(facts.job.ranks[number].waiting[0].group)}: {why}"
-        for core in facts.cycles
-        for number in core
-    }
-
-
-def _crossing(facts: Facts, core: frozenset[int]) -> int | None:
-    """Return the only rank without which nobody in a cycle would wait for each other, if there is one."""
-    ahead = {**facts.waits_for, **facts.missing}
-    edges = {number: core & ahead[number] for number in core}
-    one, path = min(core), dict[int, None]()
-    while one not in path:
-        path[one] = None
-        one = min(edges[one])
-    ring = [*path][[*path].index(one) :]
-    found = [one for one in ring if not _is_circular({it: to - {one} for it, to in edges.items() if it != one})]
-    return found[0] if len(found) == 1 else None
-
-
-def _is_circular(edges: Mapping[int, Collection[int]]) -> bool:
-    """Return whether some ranks wait for each other."""
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError:
-        return True
-    return False
-
-
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
     """Return the ranks that have one key, for each key."""
     sides: dict[Hashable, list[int]] = defaultdict(list)
@@ -569,9 +546,8 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
-    (DISAGREES, _in_order),
+    (DISAGREES, _in_cycle),
     (DISAGREES, _in_call),
-    ("stack", _other_stack),
-    ("cycle", _in_cycle),
+    (HOST, _other_stack),
 )
 """In this order; and the first that names a rank counts."""
