@@ -305,8 +305,8 @@ class _Shown:
     def _is_turned(self, meeting: Meeting) -> bool:
         """Return whether the source of a broadcast, its group's first rank, has the type that the receivers have."""
         one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
-        types = one.dtypes if one is not None and one.kind == "broadcast" else None
-        return bool(types) and types[:1] != self.hang.types[:1]
+        types = (one.dtypes or ()) if one is not None and one.kind == "broadcast" else ()
+        return types[:1] not in ((), self.hang.types[:1])
 
     def _agree(self, wanted: str) -> bool:
         """Return whether ranks agree where they must differ; where some have not come, they need not."""

@@ -387,7 +387,7 @@ def _unmatched(facts: Facts) -> dict[int, str]:
 
 def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]]) -> dict[int, str]:
     """Return the ends of pairs that did otherwise than their like, or else the ends of most pairs."""
-    ends = {number: pairs[pair] for pair in reversed(pairs) for number in pair}
+    ends = {number: pairs[pair] for pair in reversed([*pairs]) for number in pair}
     odd = unlike(facts.job, facts.heads, {it: one.group.description for pair, (one, _) in pairs.items() for it in pair})
     times = Counter(number for pair in pairs for number in pair)
     most = {number for number, many in times.items() if many == max(times.values())}
