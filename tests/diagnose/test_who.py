@@ -81,6 +81,11 @@ def sent(completed: int) -> Rank:
     return counted(completed, 3, group=WORLD, kind="broadcast")._replace(trails={"0": Trail(1, (7, 7, 7))})
 
 
+def held(waiting: Rank) -> Rank:
+    """Return a rank that waits in another group before anything else."""
+    return waiting._replace(waiting=(issued(TENSOR, 9, "all_reduce", 2), *waiting.waiting))
+
+
 def past(*sizes: int) -> list[Rank]:
     """Return two ranks that wait with these sizes by their logs."""
     return [waits(3, size)._replace(recorded=False) for size in sizes]
@@ -314,6 +319,9 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]), "", [],
     ),
     "a receiver is behind its fellows": (job([sent(2), sent(2), sent(1), sent(2)]), "device", [2]),
+    "a receiver is behind its fellows, and waits in another group first": (
+        job([sent(2), sent(2), held(sent(1)), sent(2)]), "disagrees", [2],
+    ),
     "all receivers are behind the source": (job([sent(2), *[sent(1)] * 3]), "", []),
     "a cycle through one rank": (job([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD]), "disagrees", [2]),
     "stacks: one reads, and nothing came from another": (job([None, STACKS[0], READS, STACKS[0]]), "host", [2]),

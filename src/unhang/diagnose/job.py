@@ -49,7 +49,7 @@ def merged(told: Iterable[Told]) -> Job:
     )
     unread += left
     astray = [it for it in told if it.parts and any(it.file.startswith(f"{folder}/") for folder in others)]
-    unread += [Unread(one.file, "it lies beside the dumps of another job", partly=False) for one in astray]
+    unread += [Unread(one.file, "it lies beside the dumps of another job or time", partly=False) for one in astray]
     told = [one._replace(parts=(), named=None) if one in astray else one for one in told]
     running = frozenset(part.rank for one in told for part in one.parts if part.process == RUNNING)
     cpu = {part.rank: part.cpu for one in told for part in one.parts if part.cpu is not None}

@@ -93,16 +93,19 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     """Name the ranks whose device has not done what their peers' have, though the host has issued it.
 
     A rank is done with an all-reduce only when all have begun it, so whoever is not can wait for nobody but its device.
-    Of a broadcast, the source, which nothing names, may be done before anybody has come: one other rank tells nothing.
+    Of a broadcast that it is to do first, the source, which nothing names, may be done before anybody has come: one
+    other rank tells nothing.
     """
     found: dict[int, tuple[int, str]] = {}
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
         for number, count in counts.items() if _ahead_alone(facts, group) is None else ():
             if count.device and 0 <= count.completed < min(ahead, count.enqueued):
-                kinds = {it.kind for it in facts.job.ranks[number].waiting if it.group.name == group}
+                rank = facts.job.ranks[number]
+                kinds = {it.kind for it in rank.waiting if it.group.name == group}
+                is_next = rank.recorded and all(it.group.name == group for it in rank.waiting[:1])
                 others = sum(other.completed > count.completed for other in counts.values())
-                if not kinds & collectives.ONE_SIDED or (kinds == {"broadcast"} and others > 1):
+                if not kinds & collectives.ONE_SIDED or (kinds == {"broadcast"} and is_next and others > 1):
                     why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
                     found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
     return {number: why for number, (_, why) in found.items()}
