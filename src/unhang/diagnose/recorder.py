@@ -33,7 +33,6 @@ RECENT, _WORD = 24, 100
 """So many of the newest entries are kept for a picture."""
 _AHEAD = 1 << 17
 """So many bytes an unpickler looks ahead at: else it asks for each small part."""
-_COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
 _MARKED = 64
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
@@ -263,8 +262,6 @@ class _Scan:
         """The newest one of each group that its own state calls done."""
         self.earlier: list[_Row] = []
         """The newest collective of each other kind in a group that is done."""
-        self.started: dict[str, int] = {}
-        """The newest collective of each group that a device is in."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
@@ -315,14 +312,11 @@ class _Scan:
                 if kind != "coalesced" and over:
                     done[group, kind] = index
                     continue
-                begun = entry["state"] == "started"
-                row = _Row(index, group, p2p, sequence, kind, begun)
+                row = _Row(index, group, p2p, sequence, kind, entry["state"] == "started")
                 if kind == "coalesced":
                     self.closing.append((row, over))
                 else:
                     self.open.append(row)
-                if begun and not p2p:
-                    self.started[group] = max(sequence, self.started.get(group, 0))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
         for index, group, kind in sorted((index, *key) for key, index in done.items()):
@@ -443,19 +437,18 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
     for group in dict.fromkeys([*names.values(), *scan.trails]):
         said = next((by_id[key] for key, name in names.items() if name == group), None)
         said = said if isinstance(said, dict) else {}
-        enqueued, started, completed = (_count(said.get(f"last_{what}_collective")) for what in _COUNTED)
+        enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
         if group in scan.done and not scan.done[group].p2p:
             completed = max(completed, scan.done[group].sequence)
-        started = max(started, scan.started.get(group, -1))
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:
             if not scan.device and group in scan.newest:  # gloo counts sends and receives too, and has no entry of them
                 enqueued = -1
             enqueued = max(enqueued, scan.newest.get(group, -1))
-        found[_text(group)] = Count(enqueued, started, completed, group not in paired, scan.device)
+        found[_text(group)] = Count(enqueued, completed, group not in paired, scan.device)
     return found
 
 
