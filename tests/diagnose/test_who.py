@@ -35,7 +35,7 @@ def double() -> Rank:
 
 
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
-    count = {group.name: Count(enqueued, -1, completed, **more)}
+    count = {group.name: Count(enqueued, completed, **more)}
     waiting = [issued(group, completed + 1, kind, 2)] if enqueued > completed else []
     return rank(*waiting)._replace(counts=count)
 
@@ -48,7 +48,7 @@ def sends(number: int, peer: int) -> Rank:
     """Return a rank that waits in a send to another one, or in a receive from it."""
     kind = "send" if number < peer else "recv"
     found = rank(issued(TENSOR, 4, kind, 2)._replace(peer=peer))
-    return found._replace(counts={TENSOR.name: Count(0, -1, 0, shared=False)})
+    return found._replace(counts={TENSOR.name: Count(0, 0, shared=False)})
 
 
 def line(text: str, source: str = "log:9", at: float | None = None) -> Message:
