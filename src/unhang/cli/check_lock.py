@@ -11,7 +11,7 @@ from unhang.errors import UnhangError
 from unhang.judge import pinned
 from unhang.judge.observe import Observation
 from unhang.pins import files
-from unhang.records import Environment, Names, Search
+from unhang.records import Environment, Search
 from unhang.shapes import catalog
 from unhang.suggest import complete
 from unhang.tell import advice, console

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from unhang.pins.values import LONGEST
 from unhang.records import Names, Pin, normal
 

@@ -78,18 +78,16 @@ def _spdx_2(document: Table) -> Iterator[_Found]:
             for ref in tables(package, "externalRefs")
             if text(ref, "referenceType") == "purl"
         ]
-        yield text(package, "name"), text(package, "versionInfo"), {"referenceLocator": purl for purl in purls[:1]}
+        yield text(package, "name"), text(package, "versionInfo"), {"referenceLocator": purls[0]} if purls else {}
 
 
 def _spdx_3(document: Table) -> Iterator[_Found]:
     for element in tables(document, "@graph"):
         if text(element, "type") == "software_Package":
             purls = {"software_packageUrl": url} if (url := text(element, "software_packageUrl")) else {}
-            purls |= {
-                "identifier": text(it, "identifier")
-                for it in tables(element, "externalIdentifier")
-                if text(it, "externalIdentifierType") == "packageUrl"
-            }
+            for it in tables(element, "externalIdentifier"):
+                if text(it, "externalIdentifierType") == "packageUrl":
+                    purls["identifier"] = text(it, "identifier")
             yield text(element, "name"), text(element, "software_packageVersion"), purls
 
 

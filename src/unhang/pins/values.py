@@ -26,7 +26,7 @@ def no_reader(why: str) -> UnhangError:
 
 
 def require(version: object, *majors: int) -> None:
-    """Raise DamagedError unless a format's version begins with one of these numbers: another may mean something else."""
+    """Raise DamagedError unless a format's version begins with one of these: another may mean something else."""
     if str(version).partition(".")[0] not in map(str, majors):
         known = " or ".join(map(str, majors))
         raise DamagedError(f"its format has version {version}, and unhang knows version {known} of it")
