@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from unhang.errors import UnhangError
 from unhang.image import tar
-from unhang.image.stream import Chunk, Reader, bad, checked, of_file, plain, too_large
+from unhang.image.stream import Chunk, Reader, bad, checked, hashed, of_file, plain, too_large
 from unhang.image.tree import Change
 
 _JSON = 4 << 20  # bytes of a manifest or a config
@@ -183,13 +183,7 @@ def _layer(chunks: Iterator[Chunk], name: str, read: Read) -> tuple[list[Change]
     if _NAMED.fullmatch(name):
         return read(inside), ""
     digest = hashlib.sha256()
-
-    def seen() -> Iterator[Chunk]:
-        for chunk in inside.rest():
-            digest.update(chunk)
-            yield chunk
-
-    return read(Reader(seen())), digest.hexdigest()
+    return read(Reader(hashed(inside.rest(), digest))), digest.hexdigest()
 
 
 def _checked(chunks: Iterator[Chunk], name: str) -> Iterator[Chunk]:
