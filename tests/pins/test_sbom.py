@@ -55,7 +55,7 @@ def test_the_package_url_decides_which_ecosystem_it_is(purl: str, expected: Pin 
 
 def test_components_of_one_name_have_lines_of_their_own(tmp_path: Path) -> None:
     inner = {"name": "verl", "version": "0.6.0"}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": "verl", "version": "0.7.1"},
         {"name": "app", "components": [inner]},
         {"name": "verl", "bom-ref": "verl"},
