@@ -89,7 +89,8 @@ def annotated(document: Mapping[str, Any], expected: str) -> list[str]:
     lines = []
     for rows in left.values():
         row = min(rows, key=lambda row: _LEFT.index(row["verdict"]))
-        what = ": ".join(filter(None, (row["verdict"], row["detail"])))
+        of = f" in {row['upstream']} {row['version'] or '(no version)'}" if "pin" in row else ""
+        what = ": ".join(filter(None, (row["verdict"] + of, row["detail"])))
         message = "\n".join([f"{what} ({row['hint']})" if row["hint"] else what, *row["notes"]])
         # of a lock file, the line that pins the release
         at = {"line": line} if (line := _line(row)) else {}

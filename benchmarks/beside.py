@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.recorder_dumps import as_json, as_pickle, dump, entry
-from unhang.diagnose import diagnosis, fixes, intake, known
+from unhang.diagnose import fixes, intake, known
 from unhang.tell.progress import silent
 
 _GROUPS = {"0": ("default_pg", (0, 1, 2, 3)), "2": ("DATA_PARALLEL_GROUP_WITH_CP", (0, 1))}
@@ -141,8 +141,8 @@ def table(torch: str) -> str:
 
 def _ours(folder: Path) -> str:
     job = intake.read([str(folder)], silent)
-    found = diagnosis.diagnose(job)
-    answers = diagnosis.answers(found, fixes.signatures(), known.Sources(()), {})
+    found = known.diagnose(job)
+    answers = known.answers(found, fixes.signatures(), known.Sources(()), {})
     said = [f"{one.answer} {one.fix}" for one in answers[:1]] or [f"suspects {[*found.who.why]}"]
     return "; ".join([*said, *(f"{Path(one.file).name}: {one.why}" for one in job.unread)])
 

@@ -64,9 +64,9 @@ MOST_TIME, MOST_MB = 1.3, 300
 """The goals: processor time, as a multiple of bare unpickling's, and memory."""
 _DIAGNOSE = """
 import sys
-from unhang.diagnose import diagnosis, fixes, intake, known
-found = diagnosis.diagnose(intake.read(sys.argv[1:], lambda _: None))
-diagnosis.answers(found, fixes.signatures(), known.Sources(()), {})
+from unhang.diagnose import fixes, intake, known
+found = known.diagnose(intake.read(sys.argv[1:], lambda _: None))
+known.answers(found, fixes.signatures(), known.Sources(()), {})
 """
 _UNPICKLE = """
 import os, pickle, sys

@@ -186,6 +186,15 @@ class Upstream(NamedTuple):
         return self.distribution.replace("-", "_")
 
 
+class Names(NamedTuple):
+    """The distributions that are looked for in a lock file."""
+
+    distributions: frozenset[str]
+    """Their normal names."""
+    checkouts: Mapping[str, str]
+    """The distribution that is built from a repository or a folder, by the normal name of that."""
+
+
 class Pin(NamedTuple):
     """One package in a lock file or an SBOM."""
 
@@ -204,14 +213,15 @@ class Pin(NamedTuple):
     """The tag or branch; without a repository, the versions that are allowed, where none is pinned."""
     commit: str = ""
     source: str = ""
-    """The folder or the file that it comes from, unless that is an index or a repository."""
+    """The folder or the file that it comes from, unless that is an index; the folder in a repository."""
 
     @property
     def told(self) -> str:
         """What a report says of it, besides its name and version."""
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
         names = [self.commit[:9], f"({self.ref})" if self.commit and self.ref else self.ref]
-        git = " ".join(filter(None, ("git", *names))) if self.repository else ""
+        kind, plus, _ = self.repository.partition("+")
+        git = " ".join(filter(None, (kind if plus and "/" not in kind else "git", *names))) if self.repository else ""
         return "; ".join(filter(None, (extras, git, self.source, self.when)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unhang.diagnose import diagnosis, intake
+from unhang.diagnose import intake, known
 from unhang.tell.progress import silent
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_the_dumps_are_of_one_job(dumps: Any, tmp_path: Path) -> None:
     }  # fmt: skip
     assert {rank: len(one.waiting) for rank, one in job.ranks.items()} == {**dict.fromkeys(range(16), 8), 5: 0}
     assert all(len(one.last[0].frames) == 3 for one in job.ranks.values())
-    found = diagnosis.diagnose(job)
+    found = known.diagnose(job)
     assert [*found.who.why] == [5]
     assert {place.ranks for place in found.places} == {(5,), tuple(rank for rank in range(16) if rank != 5)}
 

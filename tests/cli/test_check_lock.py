@@ -96,6 +96,33 @@ def test_a_checkout_without_a_name_is_no_silence(tmp_path: Path) -> None:
     assert found == {"megatron-core": ("needed", "0.17.1"), "verl": ("unlisted", None)}
 
 
+def test_what_has_no_name_is_known_by_its_code_or_named_in_a_warning(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text("-e ./ours\n-e ./other\ngit+https://a.example/fork@v1\n")
+    (tmp_path / "other").mkdir()
+    cli.unpack_targets(tmp_path / "ours", ("verl", "0.7.1"))
+    ran = cli.called("check", "--lock", lock, "--fix", MTP, "--output-format", "json")
+    assert [(row["upstream"], row["verdict"], row["pin"]["line"]) for row in ran.json["results"]] == [
+        ("verl", "unlisted", 1)
+    ]
+    assert ran.json["results"][0]["hint"].endswith(f"--source {tmp_path}/./ours")
+    assert [text.partition(" is: ")[0] for text in ran.json["warnings"]] == [
+        f"{lock}:3: nobody can tell which package https://a.example/fork"
+    ]
+
+
+def test_each_pinned_release_of_one_upstream_has_its_own_advice(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text("verl[a]==0.7.1 ; os_name == 'a'\nverl==0.7.1 ; os_name != 'a'\nmegatron-core==0.17.1\n")
+    advice = [line[:40] for line in cli.called("check", "--lock", lock).out.splitlines() if line.startswith("or pin")]
+    assert advice == ["or pin verl[a]==0.9.1, which drops 1 of ", "or pin megatron-core==0.19.2, which drop"]
+    lock.write_text("megatron-core==0.17.1 ; os_name == 'a'\nmegatron-core==0.17.0 ; os_name != 'a'\n")
+    out = cli.called("check", "--lock", lock).out
+    assert [line.split(",")[0] for line in out.splitlines() if line.startswith("or pin")] == [
+        "or pin megatron-core==0.19.2 in place of 0.17.1", "or pin megatron-core==0.19.2 in place of 0.17.0"
+    ]  # fmt: skip
+
+
 def test_required_fixes_and_exit_codes(lock: Path, tmp_path: Path) -> None:
     new = tmp_path / "requirements.txt"
     new.write_text("verl==0.8.0\n")

@@ -8,9 +8,9 @@ import pytest
 
 from support import cli, recorder_dumps, suggestions
 from unhang.cli.main import main
-from unhang.diagnose import diagnosis, intake
-from unhang.diagnose.diagnosis import ANSWERS, Answer
+from unhang.diagnose import intake, known
 from unhang.diagnose.evidence import Job, Rank, Unread
+from unhang.diagnose.known import ANSWERS, Answer
 
 MTP = "mtp-cp-deadlock"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
@@ -63,7 +63,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
     """The answers that the files give, to fill in."""
     answers: list[Answer] = []
     monkeypatch.setattr(intake, "read", lambda paths, step: JOB)
-    monkeypatch.setattr(diagnosis, "answers", lambda *_: tuple(answers))
+    monkeypatch.setattr(known, "answers", lambda *_: tuple(answers))
     return answers
 
 

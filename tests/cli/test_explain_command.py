@@ -8,7 +8,7 @@ import pytest
 from support import checkout, cli, ptys
 from unhang.cli.arguments import parse
 from unhang.cli.error_codes import codes, words
-from unhang.diagnose.diagnosis import ANSWERS
+from unhang.diagnose.known import ANSWERS
 from unhang.judge.decide import URGENCY
 from unhang.prove.cases import BROKEN, CRASHED, DIFFERS
 from unhang.records import KINDS

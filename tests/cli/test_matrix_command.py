@@ -143,6 +143,8 @@ def test_upgrade_is_one_table_of_what_each_newer_release_changes(tmp_path: Path)
     assert cli.called("matrix", "--upgrade", "verl==0.9.1").out == (
         "verl 0.9.1 needs none of these fixes; the matrix has no newer release\n"
     )
+    both = cli.called("matrix", "--upgrade", "verl==0.8.0", "--upgrade", "ms-swift==4.6.0").out
+    assert [line.split()[0] for line in both.splitlines() if line[:1].strip()] == ["verl", "ms-swift"]
     markdown = cli.called("matrix", "--upgrade", "verl==0.7.1", "--output-format", "markdown").out
     assert "| 0.8.0 to 0.9.1 | 0 | mtp-cp-deadlock | - |" in markdown
 

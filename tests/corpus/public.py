@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support import pages
-from unhang.diagnose import diagnosis, fixes, intake, known, report
+from unhang.diagnose import fixes, intake, known, report
 from unhang.diagnose.report import Report
 from unhang.records import Request
 
@@ -48,8 +48,8 @@ def answer(files: Path) -> dict[str, Any]:
     """Return the JSON of a diagnosis of a report, in this process, with its text and warnings as `text`."""
     paths = [str(path) for path in sorted(files.rglob("*")) if path.is_file() and path.name not in _OURS]
     job = intake.merged([intake.told_by(path) for path in paths])
-    seen = diagnosis.diagnose(job)
-    answers = diagnosis.answers(seen, fixes.signatures(), known.Sources(()), {})
+    seen = known.diagnose(job)
+    answers = known.answers(seen, fixes.signatures(), known.Sources(()), {})
     found = Report(seen, answers, None, {}, Request())
     text = "\n".join((report.text(found, colour=False), *report.warnings(job)))
     document: dict[str, Any] = json.loads(report.document(found))

@@ -16,10 +16,10 @@ import pytest
 
 from corpus import jobs, nvrx, pack, ranks
 from support import needed
-from unhang.diagnose import diagnosis, intake
-from unhang.diagnose.diagnosis import Answer, Diagnosis
+from unhang.diagnose import intake, known
 from unhang.diagnose.fixes import Place
 from unhang.diagnose.job import Told
+from unhang.diagnose.known import Answer, Diagnosis
 
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if name in jobs.HANGS and jobs.HANGS[name].world() > 64 else [])
@@ -66,8 +66,8 @@ def diagnoses(name: str, folder: Path) -> dict[str, Found]:
 
 
 def found(told: Iterable[Told], source: needed.Lines) -> Found:
-    seen = diagnosis.diagnose(intake.merged([*told]))
-    return Found(seen, diagnosis.answers(seen, needed.SIGNATURES, source, needed.NEEDED))
+    seen = known.diagnose(intake.merged([*told]))
+    return Found(seen, known.answers(seen, needed.SIGNATURES, source, needed.NEEDED))
 
 
 def _class_of(name: str) -> Callable[[Place], bool | None]:
@@ -105,7 +105,7 @@ def test_a_hang_is_known_by_its_own_fix_alone_and_its_culprits_are_named(name: s
 def test_an_environment_only_adds_an_answer(name: str, tmp_path: Path) -> None:
     """Who is to be looked at is the same with an environment; what is known with one is possible without."""
     for each in diagnoses(name, tmp_path).values():
-        bare = diagnosis.answers(each.diagnosis, needed.SIGNATURES, needed.Lines(), {})
+        bare = known.answers(each.diagnosis, needed.SIGNATURES, needed.Lines(), {})
         assert {one.answer for one in bare} <= {"possible"}
         assert {one.fix for one in each.answers} <= {one.fix for one in bare}
 

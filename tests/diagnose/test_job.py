@@ -120,7 +120,7 @@ def test_dumps_of_another_job_or_time_are_told_apart_and_said() -> None:
 
 
 def test_a_dump_that_lacks_what_its_peers_have_done_is_of_another_time() -> None:
-    counts = [Count(5000, -1, 4999), Count(5000, -1, 4998), Count(12, -1, 11)]
+    counts = [Count(5000, 4999), Count(5000, 4998), Count(12, 11)]
     world = Group("0", "default_pg", (0, 1, 2))
     dumps = [dumped(n, (world,), counts={"0": count}) for n, count in enumerate(counts)]
     job = merged([Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)])
@@ -128,7 +128,7 @@ def test_a_dump_that_lacks_what_its_peers_have_done_is_of_another_time() -> None
 
 
 def test_a_later_dump_among_earlier_ones_is_the_one_that_is_left_out() -> None:
-    counts = [Count(12, -1, 11), Count(12, -1, 10), Count(5000, -1, 4999)]
+    counts = [Count(12, 11), Count(12, 10), Count(5000, 4999)]
     world = Group("0", "default_pg", (0, 1, 2))
     dumps = [dumped(n, (world,), newest=5 + n, counts={"0": count}) for n, count in enumerate(counts)]
     assert list(merged([Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)]).ranks) == [0, 1]

@@ -1,4 +1,4 @@
-"""Which fixes the ranks' places name: the jobs in the fixes' test modules, what looks like them, and what is unsure."""
+"""A diagnosis says who, then where all ranks are, and last which fixes these places name, and how surely."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
-from unhang.diagnose import diagnosis
+from unhang.diagnose import known
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
 from unhang.diagnose.fixes import Place, Signature
 from unhang.diagnose.known import Sources
@@ -34,7 +34,7 @@ def two_types(*at: str) -> Job:
 def test_a_job_is_known_where_its_fix_is_needed_and_nothing_else_explains_it(fix: str, hung: HungJob) -> None:
     found = told(hung.job)
     assert found.get(fix, "") == hung.sure
-    bare = needed.words(diagnosis.answers(diagnosis.diagnose(hung.job), needed.SIGNATURES, Sources(()), {}))
+    bare = needed.words(known.answers(known.diagnose(hung.job), needed.SIGNATURES, Sources(()), {}))
     assert bare.get(fix, "") == ("possible" if hung.sure else "")
     assert {*bare.values()} <= {"possible"}
 
@@ -144,15 +144,15 @@ def test_the_line_tells_which_of_several_classes_it_is(
     path.write_text(_SOURCE)
     error = failing("RuntimeError: shape '[2, 4]' is invalid for input of size 0")[0]
     failed = Rank(0, messages=(error._replace(frames=(Frame("combine_postprocess", file, line),)),))
-    found = diagnosis.diagnose(job([failed]))
-    answers = diagnosis.answers(found, needed.SIGNATURES, Sources([str(tmp_path)]), needed.NEEDED)
+    found = known.diagnose(job([failed]))
+    answers = known.answers(found, needed.SIGNATURES, Sources([str(tmp_path)]), needed.NEEDED)
     assert needed.words(answers).get("allgather-empty-expert") == wanted
 
 
 @pytest.mark.parametrize("verdict", ["applied", "fixed-upstream", "not-affected"])
 def test_code_that_lacks_the_defect_is_never_known(verdict: str) -> None:
     stands = {"mtp-cp-deadlock": tuple(one._replace(verdict=verdict) for one in needed.NEEDED["mtp-cp-deadlock"])}
-    (found,) = diagnosis.answers(diagnosis.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
     assert (found.fix, found.answer) == ("mtp-cp-deadlock", "not-here")
 
 
@@ -160,13 +160,13 @@ def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
     whole = next(hung.job for fix, hung in EACH if fix == "sft-packed-seq-broadcast")
     fix = "sft-packed-seq-broadcast"
     other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
-    (found,) = diagnosis.answers(diagnosis.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
+    (found,) = known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
     assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
 
 
 def test_an_unknown_shape_leaves_it_open() -> None:
     stands = {"mtp-cp-deadlock": tuple(one._replace(verdict="drifted") for one in needed.NEEDED["mtp-cp-deadlock"])}
-    (found,) = diagnosis.answers(diagnosis.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
     assert (found.answer, found.question[-1]) == ("possible", "?")
 
 
@@ -214,3 +214,32 @@ def test_a_source_that_cannot_be_read_tells_nothing(content: bytes | None, tmp_p
         (tmp_path / "a.py").write_bytes(content)
     assert Sources([str(tmp_path), "/nowhere"]).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
     assert Sources(()).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+
+
+def test_each_rank_is_in_one_place_and_the_most_come_first() -> None:
+    waits = issued(hung_jobs.WORLD, 3, "all_reduce", 2, at=(C10D, "job/train.py::step"))
+    failed = rank(lines=failing("ValueError: no", "job/train.py::step"), recorded=False)
+    found = known.diagnose(job([failed, rank(waits), rank(waits), rank(at=("job/data.py::read",))]))
+    assert [*found.who.why] == [0]
+    assert [(place.ranks, place.doing) for place in found.places] == [
+        ((1, 2), "waiting in all_reduce 3 of default_pg, [2] Float"),
+        ((0,), "failing"),
+        ((3,), "in read"),
+    ]
+
+
+def test_an_answer_has_the_ranks_that_wait_in_the_function_alone() -> None:
+    (answer,) = needed.answers(MTP)
+    assert [place.ranks for place in answer.places] == [(0, 2)]
+    assert (answer.answer, answer.before, answer.question) == ("known", (), "")
+
+
+def test_where_one_fix_is_known_those_that_something_else_explains_are_left_out() -> None:
+    mixed = {**needed.NEEDED, "infer-metric-rank0": ()}
+    whole = next(hung.job for hung in fixes.of_each("HANGS")["infer-metric-rank0"] if hung.name == "stacks")
+    both, one = (
+        needed.words(known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), stands))
+        for stands in ({}, mixed)
+    )
+    assert both == {"infer-metric-rank0": "possible", "mean-metric-dtype": "possible"}
+    assert one == {"mean-metric-dtype": "known"}

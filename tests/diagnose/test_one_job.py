@@ -43,7 +43,7 @@ def test_two_jobs_of_the_same_groups_are_told_apart_though_a_dump_of_the_later_o
     }
     assert apart(job) == [
         *(f"hang/b/dumps/rank_{n}: hang/a/dumps is read: this is of another job or time" for n in range(3)),
-        "hang/b/job.log: it lies beside the dumps of another job",
+        "hang/b/job.log: it lies beside the dumps of another job or time",
     ]
     assert [*job.ranks] == [0, 1, 2, 3]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import pictured, recorder_dumps
-from unhang.diagnose import diagnosis, intake, picture, recorder
+from unhang.diagnose import intake, known, picture, recorder
 from unhang.diagnose.evidence import Recent
 from unhang.diagnose.report import Report
 from unhang.records import Request
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 
 def drawn(folder: Path) -> str:
     job = intake.read([str(folder)], progress.silent)
-    found = diagnosis.diagnose(job)
+    found = known.diagnose(job)
     return picture.page(Report(found, (), None, {}, Request()))
 
 

@@ -356,9 +356,8 @@ def test_an_empty_dump_is_one() -> None:
 PIPELINE = {"group": ("5", "PIPELINE_MODEL_PARALLEL_GROUP")}
 
 
-def status(enqueued: object, completed: object, started: object = -1) -> dict[str, object]:
-    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-    return dict(zip(names, (enqueued, started, completed)))
+def status(enqueued: object, completed: object) -> dict[str, object]:
+    return {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
 
 
 @pytest.mark.parametrize("write", [as_pickle, as_json])
@@ -367,27 +366,27 @@ def test_the_status_of_a_group_goes_by_the_numbers_that_the_process_gives(write:
     pending = entry(0, seq=41, state="scheduled", group=("35", "TENSOR_MODEL_PARALLEL_GROUP")) | {"pg_id": 5}
     made = dump([pending], groups) | {"pg_status": {"0": status(9, 9), "5": status(44, 40), "17": status(3, 3)}}
     counts = read(made, write=write).rank.counts
-    assert counts == {"0": Count(9, -1, 9), "35": Count(44, -1, 40), "112": Count(3, -1, 3)}
+    assert counts == {"0": Count(9, 9), "35": Count(44, 40), "112": Count(3, 3)}
 
 
 def test_a_status_that_goes_with_no_group_is_left_out() -> None:
     pending = entry(0, seq=41, state="scheduled") | {"pg_id": 5}
     made = dump([pending]) | {"pg_status": {"5": status(44, 40), "6": status(3, 3)}}
-    assert read(made).rank.counts == {"0": Count(44, -1, 40)}
+    assert read(made).rank.counts == {"0": Count(44, 40)}
 
 
 def test_what_is_pending_is_not_completed_and_sends_count_by_themselves() -> None:
     made = dump(HUNG, WORLD) | {"pg_status": {"0": status(3, 3)}}
-    assert read(made).rank.counts["0"] == Count(3, 2, 1)
+    assert read(made).rank.counts["0"] == Count(3, 1)
     sent = entry(0, "nccl:send 0->1", seq=7, p2p=True, state="scheduled", **PIPELINE) | {"pg_id": 5}
     made = dump([sent], WORLD) | {"pg_status": {"0": status(1, 1), "5": status(7, 6)}}
-    assert read(made).rank.counts["5"] == Count(7, -1, 6, shared=False)
+    assert read(made).rank.counts["5"] == Count(7, 6, shared=False)
 
 
 def test_a_group_in_which_nothing_is_done_yet_has_completed_none() -> None:
     pending = entry(0, seq=1, state="scheduled")
-    assert read(dump([pending]) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"] == Count(1, -1, 0)
-    assert read(dump([pending]) | {"pg_status": {"0": status(-1, -1)}}).rank.counts["0"] == Count(1, -1, -1)
+    assert read(dump([pending]) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"] == Count(1, 0)
+    assert read(dump([pending]) | {"pg_status": {"0": status(-1, -1)}}).rank.counts["0"] == Count(1, -1)
     gloo = entry(0, "gloo:all_reduce", seq=1, state="scheduled", retired=False)
     assert read(dump([gloo], {}) | {"pg_status": {"0": status(1, -1)}}).rank.counts["0"].completed == -1
 

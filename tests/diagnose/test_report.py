@@ -11,10 +11,10 @@ from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import facts, live, report
-from unhang.diagnose.diagnosis import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
-from unhang.diagnose.report import Report, Row
+from unhang.diagnose.known import ANSWERS, Answer, Diagnosis
+from unhang.diagnose.report import Report
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who
 from unhang.records import Environment, Request
@@ -270,18 +270,6 @@ def test_many_suspects_of_many_kinds_fill_no_screen() -> None:
     assert lines.splitlines()[7:9] == ["rank 7: behind by 7", "and 1016 more ranks, which --output-format json names"]
 
 
-def test_the_table_fits_a_screen_with_the_suspects_first() -> None:
-    group = Group("5", "TENSOR_MODEL_PARALLEL_GROUP")
-    ranks = {n: Rank(n, counts={"5": Count(9, -1, 5 if n == 700 else 7)}) for n in range(1024)}
-    what = made(job=Job(ranks, {"5": group}, 1024, 1024), suspects=Who("device", {700: "behind"}))
-    _, _, table = said(what).split("\n\n")
-    assert [line.split() for line in table.splitlines()[1:]] == [
-        ["ranks", "TENSOR_MODEL_PARALLEL_GROUP"],
-        ["*", "700", "5/9"],
-        ["0-699,", "701-1023", "7/9"],
-    ]
-
-
 def test_github_gets_an_annotation_for_each_answer_and_each_file_that_was_not_read() -> None:
     answers = [KNOWN, *(Answer(name, MTP, "100 %\nof it") for name in ANSWERS[1:])]
     lines = report.github(made(*answers, here=NEEDED)).splitlines()
@@ -337,29 +325,28 @@ def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> N
 TENSOR, FINISHED = Group("8", "TENSOR_MODEL_PARALLEL_GROUP"), Group("9", "EMBEDDING_GROUP")
 
 
-def folded(counts: dict[int, Count], first: tuple[int, ...] = ()) -> report.Table:
-    ranks = {number: Rank(number, counts={"8": one, "9": Count(4, -1, 4)}) for number, one in counts.items()}
-    return report.folded(facts.of(Job(ranks, {"8": TENSOR, "9": FINISHED}, len(ranks), 1)), first)
-
-
-def test_ranks_that_are_equally_far_are_one_row_and_a_group_that_is_done_is_no_column() -> None:
-    found = folded({number: Count(9, -1, 7 + (number == 3)) for number in range(1024)}, first=(3,))
-    assert found.groups == ("TENSOR_MODEL_PARALLEL_GROUP",)
-    assert found.rows == (
-        Row((3,), ("8/9",)),
-        Row((*range(3), *range(4, 1024)), ("7/9",)),
-    )
-
-
-def test_of_many_kinds_of_rows_a_screen_shows_the_suspects_and_says_how_many_are_left_out() -> None:
-    found = folded({number: Count(5000, -1, number) for number in range(100)}, first=(77,))
-    assert (found.rows[0].ranks, len(found.rows), found.left_out) == ((77,), 20, 80)
-
-
-def test_a_suspect_has_a_row_apart_from_those_that_are_as_far() -> None:
-    found = folded({number: Count(9, -1, 7) for number in range(8)}, first=(3, 5))
-    assert [row.ranks for row in found.rows] == [(3, 5), (0, 1, 2, 4, 6, 7)]
-
-
-def test_where_all_is_done_there_is_no_table() -> None:
-    assert folded({0: Count(3, -1, 3), 1: Count(3, -1, 3)}) == report.Table((), (), 0)
+@pytest.mark.parametrize(
+    ("counts", "first", "rows"),
+    [
+        # ranks that are equally far are one row, and a group that is done is no column
+        (
+            {number: Count(9, 7 + (number == 3)) for number in range(1024)}, [3],
+            [["*", "3", "8/9"], ["0-2,", "4-1023", "7/9"]],
+        ),
+        # a suspect has a row apart from those that are as far
+        (dict.fromkeys(range(8), Count(9, 7)), [3, 5], [["*", "3,", "5", "7/9"], ["0-2,", "4,", "6-7", "7/9"]]),
+        # of many kinds of rows, a screen shows the suspects, and how many are left out
+        (
+            {number: Count(500, number) for number in range(30)}, [27],
+            [["*", "27", "27/500"], *([f"{n}", f"{n}/500"] for n in range(19)), ["and", "10", "more", "ranks"]],
+        ),
+        # where all is done, there is no table
+        (dict.fromkeys(range(2), Count(3, 3)), [], []),
+    ],
+)  # fmt: skip
+def test_the_table_of_ranks_and_groups(counts: dict[int, Count], first: list[int], rows: list[list[str]]) -> None:
+    ranks = {number: Rank(number, counts={"8": one, "9": Count(4, 4)}) for number, one in counts.items()}
+    whole = Job(ranks, {"8": TENSOR, "9": FINISHED}, len(ranks), 1)
+    text = said(made(job=whole, suspects=Who("device", dict.fromkeys(first, "behind"))))
+    table = text.partition(f"{report.TABLE}\n")[2].splitlines()
+    assert [line.split() for line in table] == [*([["ranks", "TENSOR_MODEL_PARALLEL_GROUP"]] if rows else []), *rows]

@@ -35,7 +35,7 @@ def double() -> Rank:
 
 
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
-    count = {group.name: Count(enqueued, -1, completed, **more)}
+    count = {group.name: Count(enqueued, completed, **more)}
     waiting = [issued(group, completed + 1, kind, 2)] if enqueued > completed else []
     return rank(*waiting)._replace(counts=count)
 
@@ -48,7 +48,7 @@ def sends(number: int, peer: int) -> Rank:
     """Return a rank that waits in a send to another one, or in a receive from it."""
     kind = "send" if number < peer else "recv"
     found = rank(issued(TENSOR, 4, kind, 2)._replace(peer=peer))
-    return found._replace(counts={TENSOR.name: Count(0, -1, 0, shared=False)})
+    return found._replace(counts={TENSOR.name: Count(0, 0, shared=False)})
 
 
 def line(text: str, source: str = "log:9", at: float | None = None) -> Message:
@@ -76,11 +76,35 @@ def in_group(name: str, kind: str = "all_reduce") -> Rank:
     return gloo(issued(Group(name, ""), 1, kind, 2))
 
 
+def sent(completed: int) -> Rank:
+    """Return a rank that is so far in broadcasts, of which its dump still has all."""
+    return counted(completed, 3, group=WORLD, kind="broadcast")._replace(trails={"0": Trail(1, (7, 7, 7))})
+
+
+def held(waiting: Rank) -> Rank:
+    """Return a rank that waits in another group before anything else."""
+    return waiting._replace(waiting=(issued(TENSOR, 9, "all_reduce", 2), *waiting.waiting))
+
+
+def past(*sizes: int) -> list[Rank]:
+    """Return two ranks that wait with these sizes by their logs."""
+    return [waits(3, size)._replace(recorded=False) for size in sizes]
+
+
 ENDS = "torch/distributed/distributed_c10d.py::destroy_process_group"
 SYNC = "torch/cuda/__init__.py::synchronize"
+EVEN, ODD, PAIRS = Group("20", "EP", (0, 2)), Group("21", "EP", (1, 3)), Group("11", "TP", (2, 3))
+AT_BARRIER = rank(issued(WORLD, 1, "barrier", 1))
+AT_EVEN, AT_ODD = (rank(issued(one, 3, "all_to_all", 4)) for one in (EVEN, ODD))
+BEFORE_ODD = rank(issued(PAIRS, 2, "all_reduce", 4), *(issued(ODD, at, "all_to_all", 4) for at in (3, 4)))
 LATE, DONE = rank(at=(READ,)), rank(issued(WORLD, 2, "all_reduce", 2, done=True))
 STACKS = [rank(at=(CALL, STEP), recorded=False)] * 3
-BETWEEN = rank(at=IDLE, recorded=False)
+BETWEEN, ELSEWHERE = rank(at=IDLE, recorded=False), rank(at=(STEP,), recorded=False)
+READS = rank(at=(READ,), recorded=False)
+RECEIVES = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
+REDUCES = rank(at=(READ, CALL), recorded=False)
+PAST = rank(recorded=False)._replace(last=(Operation(2, WORLD, 3, "", done=True),))
+CUDA = line("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access")
 UNCAUGHT = failing("torch.OutOfMemoryError: CUDA out of memory", "job/loss.py::forward", "job/a.py::<module>")
 # By name: the job, the rule that is to name somebody, and whom.
 JOBS: dict[str, tuple[Job, str, list[int]]] = {
@@ -170,6 +194,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "nothing came of most: any of them may be late": (job([None, None, None, waits()]), "", []),
     "a host is late": (job([DONE, *[waits()] * 3]), "host", [0]),
+    "a receive waits for a host that is late": (job([DONE, sends(1, 0)]), "host", [0]),
     "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
     "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
     "two host of four": (job([LATE, LATE, waits(), waits()]), "host", [0, 1]),
@@ -201,7 +226,7 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
     "stacks: all but one wait for their device": (
-        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "stack", [0],
+        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "host", [0],
     ),
     "stacks: some are where ranks are that wait by their logs": (
         job(
@@ -273,17 +298,19 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     ),
     "stacks: another way to one call": (
         job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
-        "stack", [0],
+        "host", [0],
     ),
-    "a cycle": (job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "cycle", [0, 1, 2, 3]),
+    "a cycle": (
+        job([waits(group=group, number=9) for group in (TENSOR, TENSOR, WORLD, WORLD)]), "disagrees", [0, 1, 2, 3],
+    ),
     "a cycle, and nothing came from another": (
-        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "cycle",
+        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "disagrees",
         [0, 1],
     ),
     "gloo: one is in another group than most": (
         job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
     ),
-    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "cycle", [0, 1]),
+    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "disagrees", [0, 1]),
     "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
     "gloo: a group of which others are done with another one": (
         job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]), "", [],
@@ -291,6 +318,32 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "gloo: a source may wait in another group": (
         job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]), "", [],
     ),
+    "a receiver is behind its fellows": (job([sent(2), sent(2), sent(1), sent(2)]), "device", [2]),
+    "a receiver is behind its fellows, and waits in another group first": (
+        job([sent(2), sent(2), held(sent(1)), sent(2)]), "disagrees", [2],
+    ),
+    "all receivers are behind the source": (job([sent(2), *[sent(1)] * 3]), "", []),
+    "a cycle through one rank": (job([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD]), "disagrees", [2]),
+    "stacks: one reads, and nothing came from another": (job([None, STACKS[0], READS, STACKS[0]]), "host", [2]),
+    "stacks: one is elsewhere, and nothing came from another": (
+        job([None, STACKS[0], ELSEWHERE, STACKS[0]]), "host", [2],
+    ),
+    "a pipeline: one may wait for who is silent": (job([ELSEWHERE, None, RECEIVES, RECEIVES]), "silent", [1]),
+    "a pipeline: one reads, another is silent": (job([READS, None, RECEIVES, RECEIVES]), "host", [0]),
+    "stacks: one of two is in none": (job([READS, STACKS[0]]), "host", [0]),
+    "stacks: two of three are in none": (job([READS, READS, STACKS[0]]), "", []),
+    "stacks: the smaller side": (job([REDUCES, *STACKS[:2]]), "disagrees", [0]),
+    "stacks: the smaller side, and most may be elsewhere": (job([REDUCES, *STACKS[:2], None, None, None]), "", []),
+    "most of a large job is missing": (
+        job([waits(group=Group("0", "default_pg", tuple(range(32))))] * 8, 32), "", [],
+    ),
+    "a watchdog tells a CUDA error": (job([failed(CUDA), *[waits()] * 3]), "failed", [0]),
+    "a watchdog gave up, and its process ended": (
+        job([failed(line("watchdog: timeout"), line("exitcode  : 1")), *[waits()] * 3]), "", [],
+    ),
+    "a process was killed": (job([failed(line("exitcode  : -9")), *[waits()] * 3]), "failed", [0]),
+    "logs: two sizes": (job(past(2, 4)), "disagrees", [0, 1]),
+    "logs: two sizes, and a third is past": (job([*past(2, 4), PAST]), "", []),
     "all agree": (job([waits()] * 4), "", []),
     "nobody waits": (job([DONE] * 4), "", []),
 }  # fmt: skip
@@ -303,64 +356,40 @@ def test_a_rule_names_the_root(name: str) -> None:
     assert (found.rule, [*found.why]) == (rule, ranks)
 
 
-def _sent(completed: int) -> Rank:
-    """Return a rank that is so far in broadcasts, of which its dump still has all."""
-    return counted(completed, 3, group=WORLD, kind="broadcast")._replace(trails={"0": Trail(1, (7, 7, 7))})
-
-
-def test_a_receiver_behind_its_fellows_is_stuck_and_one_behind_the_source_is_not() -> None:
-    assert [*who.of(facts.of(job([_sent(2), _sent(2), _sent(1), _sent(2)]))).why] == [2]
-    assert who.of(facts.of(job([_sent(2), *[_sent(1)] * 3]))).rule != who.DEVICE
-
-
-EVEN, ODD, PAIRS = Group("20", "EP", (0, 2)), Group("21", "EP", (1, 3)), Group("11", "TP", (2, 3))
-AT_BARRIER = rank(issued(WORLD, 1, "barrier", 1))
-AT_EVEN, AT_ODD = (rank(issued(one, 3, "all_to_all", 4)) for one in (EVEN, ODD))
-BEFORE_ODD = rank(issued(PAIRS, 2, "all_reduce", 4), *(issued(ODD, at, "all_to_all", 4) for at in (3, 4)))
-
-
 def test_a_rank_that_has_issued_a_later_operation_is_not_past_an_older_one() -> None:
     found = facts.of(job([AT_EVEN, AT_ODD, None, BEFORE_ODD]))
     assert found.missing == {0: {2}, 1: {3}, 3: {2}}
     assert [*who.of(found).why] == [2]
 
 
-def test_of_a_cycle_through_one_rank_that_one_is_named() -> None:
-    assert [*who.of(facts.of(job([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD]))).why] == [2]
-
-
-def test_where_halves_disagree_the_reason_says_so() -> None:
-    whole, _, _ = JOBS["halves"]
-    assert {*who.of(facts.of(whole)).why.values()} == {
-        "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect"
-    }
+ALSO = [rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=False)] * 3
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("whole", "why"),
     [
-        ("stacks: another call", "is in another call than its peers: dumps would tell which of these is wrong"),
         (
-            "stacks: one is in none",
+            JOBS["halves"][0],
+            "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect",
+        ),
+        (
+            JOBS["stacks: another call"][0],
+            "is in another call than its peers: dumps would tell which of these is wrong",
+        ),
+        (
+            JOBS["stacks: one is in none"][0],
             "its peers are in a collective, and no frame or dump shows it in one: it is in _next_data",
+        ),
+        (job(ALSO), "its stack differs from that of its peers, in evaluate: dumps would tell which of these only wait"),
+        (
+            job([DONE] * 3 + [waits()]),
+            "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one "
+            "call more",
         ),
     ],
 )
-def test_stacks_alone_say_no_more_than_they_show(name: str, why: str) -> None:
-    assert {*who.of(facts.of(JOBS[name][0])).why.values()} == {why}
-
-
-def test_of_several_whose_stacks_differ_some_may_only_wait() -> None:
-    several = job([rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=False)] * 3)
-    text = "its stack differs from that of its peers, in evaluate: dumps would tell which of these only wait"
-    assert who.of(facts.of(several)).why == {0: text, 1: text}
-
-
-def test_where_most_have_not_come_the_reason_says_that_the_others_may_be_wrong() -> None:
-    assert {*who.of(facts.of(job([DONE] * 3 + [waits()]))).why.values()} == {
-        "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one call "
-        "more"
-    }
+def test_a_reason_says_no_more_than_the_files_show(whole: Job, why: str) -> None:
+    assert {*who.of(facts.of(whole)).why.values()} == {why}
 
 
 WATCHDOG = (
@@ -465,37 +494,6 @@ def test_a_rank_that_is_late_by_its_stack_comes_before_one_of_which_nothing_came
     assert [*who.of(facts.of(merged([said, late]))).why] == [3]
 
 
-@pytest.mark.parametrize("place", [READ, STEP])
-def test_by_stacks_alone_who_is_seen_outside_of_the_collective_comes_before_one_of_which_nothing_came(
-    place: str,
-) -> None:
-    seen = [None, STACKS[0], rank(at=(place,), recorded=False), STACKS[0]]
-    assert [*who.of(facts.of(job(seen))).why] == [2]
-
-
-def test_in_a_pipeline_nobody_is_named_by_a_stack_who_may_wait_for_a_rank_of_which_nothing_came() -> None:
-    receives = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
-    seen = [rank(at=(STEP,), recorded=False), None, receives, receives]
-    assert [*who.of(facts.of(job(seen))).why] == [1]
-    assert [*who.of(facts.of(job([rank(at=(READ,), recorded=False), *seen[1:]]))).why] == [0]
-
-
-def test_by_two_stacks_the_one_that_is_in_no_collective_is_named() -> None:
-    assert [*who.of(facts.of(job([rank(at=(READ,), recorded=False), STACKS[0]]))).why] == [0]
-    assert [*who.of(facts.of(job([rank(at=(READ,), recorded=False)] * 2 + [STACKS[0]]))).why] == []
-
-
-def test_a_minority_of_the_stacks_is_named_only_where_most_of_the_job_is_elsewhere() -> None:
-    one, other = rank(at=(READ, "torch/distributed/distributed_c10d.py::all_reduce"), recorded=False), STACKS[0]
-    assert [*who.of(facts.of(job([one, other, other]))).why] == [0]
-    assert [*who.of(facts.of(job([one, other, other, None, None, None]))).why] == []
-
-
-def test_of_a_large_job_of_which_most_is_missing_nobody_is_named() -> None:
-    world = Group("0", "default_pg", tuple(range(32)))
-    assert not who.of(facts.of(job([waits(group=world)] * 8, 32))).why
-
-
 def test_an_error_comes_with_its_traceback() -> None:
     whole = job([rank(lines=[line("ValueError: no")._replace(frames=STACKS[0].stacks[0].frames)], recorded=False)])
     assert who.of(facts.of(whole)).traceback == (
@@ -503,15 +501,6 @@ def test_an_error_comes_with_its_traceback() -> None:
         "  /job/train.py:7 in step",
         "  /opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:7 in all_reduce",
     )
-
-
-def test_a_cuda_error_is_a_rank_s_own_though_its_watchdog_tells_it() -> None:
-    told = line("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access")
-    assert who.of(facts.of(job([failed(told), *[waits()] * 3]))).rule == "failed"
-    follows = failed(line("watchdog: timeout"), line("exitcode  : 1"))
-    assert who.of(facts.of(job([follows, *[waits()] * 3]))).rule == ""
-    killed = failed(line("exitcode  : -9"))
-    assert [*who.of(facts.of(job([killed, *[waits()] * 3]))).why] == [0]
 
 
 def test_the_watchdogs_lines_tell_whose_device_is_behind() -> None:
@@ -587,10 +576,3 @@ def test_processes_without_a_rank_are_compared_and_named_as_py_spy_names_them() 
     assert "\x1b" not in hostile.called(hostile.ranks)
     alone = merged([Told("74.txt", parts=(Rank(-1, stacks=whole.ranks[min(whole.ranks)].stacks),))])
     assert alone.called(who.of(facts.of(alone)).why) == "74.txt"
-
-
-def test_a_rank_past_a_collective_may_have_issued_what_either_of_two_others_did() -> None:
-    two = [waits(3, size)._replace(recorded=False) for size in (2, 4)]
-    past = Operation(2, WORLD, 3, "", done=True)
-    assert who.of(facts.of(job(two))).why
-    assert not who.of(facts.of(job([*two, rank(recorded=False)._replace(last=(past,))]))).why

@@ -220,7 +220,7 @@ _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
 _ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
 _LATE = rank(at=("job/data.py::read",))
 _ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
-_BEHIND, _AHEAD = {"5": Count(9, -1, 3)}, {"5": Count(9, -1, 5)}
+_BEHIND, _AHEAD = {"5": Count(9, 3)}, {"5": Count(9, 5)}
 _ALONE, _DONE = (
     rank(issued(_DP_CP._replace(members=()), 9, "all_reduce", 1, at=_AT, done=done)) for done in (False, True)
 )

@@ -14,7 +14,8 @@ import pytest
 from hangs import cases, foreign, inputs, recorded
 from proofs import suite
 from support import needed
-from unhang.diagnose import diagnosis, intake
+from unhang.diagnose import intake
+from unhang.diagnose.known import diagnose
 from unhang.prove import host
 from unhang.prove.cases import Case
 from unhang.tell.progress import silent
@@ -81,7 +82,7 @@ def test_a_foreign_job_is_no_known_hang_and_its_culprits_are_named(name: str, ba
     assert set().union(*known(out, tmp_path).values()) == set()
     folder = inputs.made(out, tmp_path / "again").get(inputs.ALL)
     if folder is not None:
-        assert {*diagnosis.diagnose(intake.read([str(folder)], silent)).who.why} == {*foreign.JOBS[name].culprits}
+        assert {*diagnose(intake.read([str(folder)], silent)).who.why} == {*foreign.JOBS[name].culprits}
 
 
 @not_core

@@ -106,6 +106,14 @@ def test_of_several_images_none_is_guessed(tmp_path: Path) -> None:
     assert error(tmp_path / "a.tar") == "it has several images: a:1, b:2"
 
 
+@pytest.mark.parametrize("before", [[], [("./", None), (".dockerenv", b""), ("app/a.py", b"{}")]])
+def test_an_archive_of_a_root_file_system_is_one_layer(before: list[make.Entry], tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(make.tar(*before, ("usr/a", b"1"), ("manifest.json", b"{}"))))
+    (found,) = layers(path)
+    assert found[-2:] == ["usr/a", "manifest.json"]
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("part", ["config", "layer", "manifest"])
 @pytest.mark.parametrize("how", ["missing", "changed"])

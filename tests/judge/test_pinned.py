@@ -134,13 +134,13 @@ def test_a_release_without_a_rewrite_says_what_else_to_do() -> None:
 
 
 def test_every_distribution_of_an_upstream_is_looked_for() -> None:
-    assert pinned.distributions() == {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "verl"}
+    assert pinned.names().distributions == {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "verl"}
 
 
 def test_a_checkout_is_known_by_the_name_of_its_repository() -> None:
-    found = pinned.checkouts()
+    distributions, found = pinned.names()
     assert (found["megatron-lm"], found["megatron-core"], found["verl"]) == ("megatron-core", "megatron-core", "verl")
-    assert {*found.values()} == pinned.distributions()
+    assert {*found.values()} == distributions
 
 
 def test_a_copy_of_the_function_elsewhere_in_a_release_has_no_rewrite() -> None:

@@ -12,7 +12,7 @@ from unhang.pins import files, values
 
 def error(path: Path) -> UnhangError:
     with pytest.raises(UnhangError) as raised:
-        files.read(str(path), NAMES, {})
+        files.read(str(path), NAMES)
     assert "\n" not in raised.value.message
     return raised.value
 
@@ -57,6 +57,19 @@ def test_a_file_that_is_none_or_too_large_is_refused_at_once(tmp_path: Path, mon
     monkeypatch.setattr(files, "LARGEST", 100)
     (tmp_path / "uv.lock").write_text("#" * 101)
     assert "MiB" in error(tmp_path / "uv.lock").message
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("uv.lock", "version = 99"),
+        ("poetry.lock", '[metadata]\nlock-version = "9.1"'),
+        ("pdm.lock", '[metadata]\nlock_version = "9.1"'),
+    ],
+)
+def test_a_version_of_a_format_that_nobody_knows_is_refused(name: str, head: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f'{head}\n[[package]]\nname = "verl"\nversion = "0.7.1"\n')
+    assert "its format has version 9" in error(tmp_path / name).message
 
 
 def test_so_many_pins_are_no_lock_file(tmp_path: Path) -> None:

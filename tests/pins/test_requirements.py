@@ -57,11 +57,29 @@ from unhang.records import Pin
             Pin("verl", repository="https://github.com/us/verl", ref="v0.7.1"),
         ),
         ("-e ../verl/[a,b]", Pin("verl", extras=("a", "b"), source="../verl/")),
+        (
+            f"git+https://a.example/mono@{COMMIT}#subdirectory=rl/verl",
+            Pin("verl", repository="https://a.example/mono", commit=COMMIT, source="rl/verl"),
+        ),
+        ("ours @ git+https://a.example/verl@v1", Pin("verl", repository="https://a.example/verl", ref="v1")),
+        ("-e hg+https://a.example/verl@tip", Pin("verl", repository="hg+https://a.example/verl", ref="tip")),
+        ("verl[a]==${VERSION}; os_name == 'a'", Pin("verl", "", 1, ("a",), 'os_name == "a"', ref="${VERSION}")),
         ("./b/Megatron-LM ; os_name == 'a'", Pin("megatron-core", when="os_name == 'a'", source="./b/Megatron-LM")),
     ],
 )  # fmt: skip
 def test_a_requirement_of_an_upstream(line: str, pin: Pin, tmp_path: Path) -> None:
     assert read(tmp_path / "requirements.txt", f"{line}\ntorch>=2\n") == (pin,)
+
+
+def test_what_may_be_any_package_is_named_apart(tmp_path: Path) -> None:
+    lines = ["git+https://a.example/rl-fork@v1", "https://a.example/latest.tar.gz", "${WHAT}", "./rl", "-e .[a]"]
+    path = tmp_path / "requirements.txt"
+    path.write_text("\n".join(["torch-2.0-py3-none-any.whl", *lines, "rl @ git+https://a.example/rl"]))
+    found = files.read(str(path), NAMES)
+    assert found.pins == ()
+    assert [(pin.line, pin.repository or pin.source) for pin in found.nameless] == [
+        (2, "https://a.example/rl-fork"), (3, "https://a.example/latest.tar.gz"), (4, "${WHAT}"), (5, "./rl"), (6, ".")
+    ]  # fmt: skip
 
 
 def test_other_lines_are_passed_over_and_lines_are_counted(tmp_path: Path) -> None:
@@ -76,7 +94,7 @@ def test_what_is_included_is_named_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "base.txt").write_text("verl==0.1\n")
     path = tmp_path / "requirements.txt"
     path.write_text("-r base.txt\n-c ../limits.txt\n--requirement=more.txt\nverl==0.7.1\n")
-    found = files.read(str(path), NAMES, {})
+    found = files.read(str(path), NAMES)
     assert found.pins == (Pin("verl", "0.7.1", 4),)
     assert found.unread == tuple(str(tmp_path / name) for name in ("base.txt", "../limits.txt", "more.txt"))
 

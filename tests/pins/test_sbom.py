@@ -39,6 +39,8 @@ def test_components_of_cyclonedx_nested_ones_and_the_application_itself(tmp_path
             f"pkg:pypi/verl@0.8.0.dev0?vcs_url=git%2Bhttps://a.example/verl%40{COMMIT}",
             Pin("verl", "0.8.0.dev0", repository="https://a.example/verl", commit=COMMIT),
         ),
+        ("pkg:github/us/verl@v1", Pin("verl", repository="https://github.com/us/verl", ref="v1")),
+        ("pkg:generic/verl@0.7.1", Pin("verl", "0.7.1")),
         ("pkg:npm/verl@0.7.1", None),
         ("pkg:pypi/verl-tools@0.7.1", None),
         ("pkg:", None),
@@ -49,6 +51,19 @@ def test_the_package_url_decides_which_ecosystem_it_is(purl: str, expected: Pin 
     text = cyclonedx({"name": "verl", "version": "9", "purl": purl})
     found = [pin._replace(line=1) for pin in read(tmp_path / "bom.json", text)]
     assert found == ([expected] if expected else [])
+
+
+def test_components_of_one_name_have_lines_of_their_own(tmp_path: Path) -> None:
+    inner = {"name": "verl", "version": "0.6.0"}
+    rows: list[dict[str, Any]] = [
+        {"name": "verl", "version": "0.7.1"},
+        {"name": "app", "components": [inner]},
+        {"name": "verl", "bom-ref": "verl"},
+    ]
+    found = read(tmp_path / "bom.json", text := cyclonedx(*rows))
+    lines = text.splitlines()
+    assert [pin.version for pin in found] == ["0.7.1", "0.6.0", ""]
+    assert [number for number, line in enumerate(lines, 1) if '"name": "verl"' in line] == [pin.line for pin in found]
 
 
 def test_spdx_2_and_3(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_only_an_extra_or_a_group_brings_in_says_so_also_through_others(tmp
         ),
         (
             f'git = "ssh://git@git.example/us/verl.git?subdirectory=a&rev=fix%2Fa#{COMMIT}"',
-            {"repository": "ssh://git@git.example/us/verl.git", "ref": "fix/a", "commit": COMMIT},
+            {"repository": "ssh://git@git.example/us/verl.git", "ref": "fix/a", "commit": COMMIT, "source": "a"},
         ),
         ('editable = "third_party/verl"', {"source": "third_party/verl"}),
         ('path = "a/verl-0.7.1+a.1-py3-none-any.whl"', {"source": "a/verl-0.7.1+a.1-py3-none-any.whl"}),

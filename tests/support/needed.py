@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from unhang.diagnose import diagnosis, fixes
-from unhang.diagnose.diagnosis import Answer
+from unhang.diagnose import fixes, known
 from unhang.diagnose.evidence import Frame, Job
 from unhang.diagnose.fixes import Place, Standing
+from unhang.diagnose.known import Answer
 
 SIGNATURES = fixes.signatures()
 NEEDED = {
@@ -32,7 +32,7 @@ class Lines:
 
 def answers(job: Job, source: Lines | None = None) -> tuple[Answer, ...]:
     """Return what is said of the fixes in such an environment."""
-    return diagnosis.answers(diagnosis.diagnose(job), SIGNATURES, source or Lines(), NEEDED)
+    return known.answers(known.diagnose(job), SIGNATURES, source or Lines(), NEEDED)
 
 
 def words(found: Sequence[Answer]) -> dict[str, str]:

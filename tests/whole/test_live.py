@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.diagnose import collector, diagnosis, intake, live
+from unhang.diagnose import collector, intake, known, live
 from unhang.diagnose.live import Place
 from unhang.diagnose.who import Who
 from unhang.tell import progress
@@ -126,7 +126,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[subprocess.Pope
 def suspects(places: list[Place], kept: Path, world: str) -> Who:
     """Return whom a diagnosis of the job suspects; other jobs may run on this machine."""
     (one,) = [one for one in live.collect(places, kept, progress.silent) if one.folder.name == world]
-    return diagnosis.diagnose(intake.read([str(one.folder)], progress.silent)).who
+    return known.diagnose(intake.read([str(one.folder)], progress.silent)).who
 
 
 @with_torch

@@ -376,7 +376,10 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--upgrade",
         metavar="REQ",
-        help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="what each newer release changes: for verl==0.7.1, or for all that a lock file pins (repeatable)",
     )
     _output(parser, "text", "markdown", "json", "svg", "osv")
     parser.add_argument("-o", "--output", metavar="DIR", help="where to write the advisories of --output-format osv")

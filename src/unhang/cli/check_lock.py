@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
 
 def judged(wanted: Request) -> tuple[Search, list[Finding]]:
     """Return what the files pin, and the verdict of each fix on it. Raises UnhangError."""
-    names, fixes = pinned.distributions(), [catalog.fix(name) for name in wanted.fixes]
-    read = [files.read(path, names, pinned.checkouts()) for path in wanted.locks]
+    names, fixes = pinned.names(), [catalog.fix(name) for name in wanted.fixes]
+    read = [_with_folders(files.read(path, names)) for path in wanted.locks]
     findings = []
     for path, pin in ((lock.path, pin) for lock in read for pin in lock.pins):
         if wheel := _wheel_beside(path, pin):
@@ -59,11 +59,17 @@ def judged(wanted: Request) -> tuple[Search, list[Finding]]:
             if wanted.is_about(finding.installation.upstream)
         ]
     unread = dict.fromkeys(path for lock in read for path in lock.unread if path not in wanted.locks)
-    warnings = tuple(f"{path} is included, and was not read: name it too, with --lock" for path in unread)
+    warnings = [f"{path} is included, and was not read: name it too, with --lock" for path in unread]
+    warnings += [
+        f"{lock.path}:{pin.line}: nobody can tell which package {pin.repository or pin.source} is: if it is one of "
+        f"{', '.join(sorted(names.distributions))}, put its name before it, as in `verl @ URL`"
+        for lock in read
+        for pin in lock.nameless
+    ]
     search = Search(
         Environment(None, ", ".join(wanted.locks), "--lock"),
         tuple(dict.fromkeys(finding.installation for finding in findings)),
-        warnings,
+        tuple(warnings),
     )
     if not search.installations and not wanted.allow_none:
         upstreams = ", ".join(wanted.upstreams or packs.names())
@@ -72,6 +78,15 @@ def judged(wanted: Request) -> tuple[Search, list[Finding]]:
             path=wanted.locks[0], hint="name the lock file that pins it; or pass --allow-none",
         )  # fmt: skip
     return search, findings
+
+
+def _with_folders(lock: files.Locked) -> files.Locked:
+    """Return what a file pins, with the folders that have no name but are there: their code tells what they are."""
+    places = [(pin, os.path.join(os.path.dirname(lock.path), pin.source)) for pin in lock.nameless]
+    there = [(pin, pinned.in_folder(place)) for pin, place in places if not pin.repository and os.path.isdir(place)]
+    pins = sorted((*lock.pins, *(pin._replace(distribution=it) for pin, it in there if it)), key=lambda pin: pin.line)
+    nameless = (pin for pin in lock.nameless if pin not in dict(there))
+    return lock._replace(pins=tuple(pins), nameless=tuple(nameless))
 
 
 def _wheel_beside(path: str, pin: Pin) -> str:

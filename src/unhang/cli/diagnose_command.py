@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from unhang import suggest
 from unhang.cli.requests import hinted, request
-from unhang.diagnose import diagnosis, fixes, intake, known, live, picture, report
+from unhang.diagnose import fixes, intake, known, live, picture, report
 from unhang.diagnose.report import Report
 from unhang.errors import UnhangError, described
 from unhang.find.environment import left_out
@@ -23,7 +23,7 @@ from unhang.tell import console, progress, terminal
 if TYPE_CHECKING:
     import argparse
 
-    from unhang.diagnose.diagnosis import Diagnosis
+    from unhang.diagnose.known import Diagnosis
     from unhang.records import Request
 
 
@@ -109,7 +109,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)
     wanted = request(options)._replace(evidence=() if options.live else tuple(paths))
-    what = _report(diagnosis.diagnose(job), wanted, options)
+    what = _report(known.diagnose(job), wanted, options)
     if options.output_format == "json":
         print(report.document(what))
     elif options.output_format == "github":
@@ -141,7 +141,7 @@ def _write(name: str, text: str) -> None:
 def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> Report:
     """Return the report, with where the fixes stand in the environment in whose functions ranks wait or fail."""
     signatures = fixes.signatures()
-    answers = diagnosis.answers(found, signatures, known.Sources(()), {})
+    answers = known.answers(found, signatures, known.Sources(()), {})
     if not answers:
         return Report(found, (), None, {}, wanted)
     try:
@@ -160,4 +160,4 @@ def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> R
         console.error(hinted(described(error), options))
         return Report(found, answers, None, {}, wanted)
     source = known.Sources(one.root for one in search.installations)
-    return Report(found, diagnosis.answers(found, signatures, source, stands), search.environment, stands, wanted)
+    return Report(found, known.answers(found, signatures, source, stands), search.environment, stands, wanted)

@@ -63,13 +63,13 @@ def _require_text(options: argparse.Namespace, message: str) -> None:
 
 
 def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
-    """Print what each newer release changes, for one release or for all that a lock file pins; return 0."""
+    """Print what each newer release changes, for releases and for all that lock files pin; return 0."""
     from unhang.judge import pinned, upgrade
     from unhang.tell import upgrade_text
 
-    _require_text(options, "--upgrade draws no picture and takes no --version")
+    _require_text(options, "--upgrade draws no picture, writes no advisories and takes no --version")
     found = {}
-    for pin in _pins(options.upgrade):
+    for pin in (pin for wanted in options.upgrade for pin in _pins(wanted)):
         known = pinned.release(pin)
         if known and not (options.upstream and set(options.upstream).isdisjoint(pinned.held(pin.distribution, known))):
             needs = upgrade.needs(pin.distribution, known, fixes)
@@ -78,7 +78,7 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
         elif not known:
             console.note(f"note: not in the matrix: {pin.distribution} {pin.told or pin.version}")
     if not found:
-        what = f"the matrix has no release that {options.upgrade} names"
+        what = f"the matrix has no release that {' or '.join(options.upgrade)} names"
         raise UnhangError("no-such-release", what, hint=_REQUIREMENT)
     if options.output_format == "json":
         print(upgrade_text.json_upgrades(found.values()))
@@ -91,14 +91,14 @@ def _upgrade(options: argparse.Namespace, fixes: Sequence[Fix]) -> int:
 
 def _pins(wanted: str) -> Sequence[Pin]:
     """Return the pins of a lock file; or the one that a requirement is."""
-    from unhang.judge.pinned import checkouts, distributions
+    from unhang.judge.pinned import names
     from unhang.pins import files, requirements
     from unhang.pins.values import DamagedError
 
     if os.path.exists(wanted) or os.sep in wanted:
-        return files.read(wanted, distributions(), checkouts()).pins
+        return files.read(wanted, names()).pins
     try:
-        pins = [pin for pin in requirements.pins(wanted, distributions(), {}) if pin.version]
+        pins = [pin for pin in requirements.pins(wanted, names()) if pin.version]
     except DamagedError:
         pins = []
     if not pins:

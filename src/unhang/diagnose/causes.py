@@ -13,7 +13,7 @@ from unhang.diagnose.statements import is_known, place, weighed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from unhang.diagnose.evidence import Frame, Job, Message, Statement
+    from unhang.diagnose.evidence import Job, Message, Statement
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.who import Who
 
@@ -46,8 +46,6 @@ _RULES = {
     who.HOST: "never-arrived",
     who.SILENT: "never-arrived",
     who.DISAGREES: "mismatch",
-    "stack": "never-arrived",
-    "cycle": "mismatch",
 }
 """What a rule of the suspects' means, where no line says more."""
 _SEEN = "see what holds it at that place: its frames are among where the ranks are"
@@ -66,40 +64,41 @@ class Cause(NamedTuple):
 
 def of(facts: Facts, first: Who) -> tuple[Cause, ...]:
     """Return the causes of a job's hang or end, the best first; none if nothing tells."""
-    found: dict[str, Cause] = {}
     said = weighed(facts.job.statements)
-    for cause in _direct(facts, first, said):
-        found.setdefault(cause.code, cause)
-    for cause in () if found else _indirect(facts.job, said):
-        found.setdefault(cause.code, cause)
+    found: dict[str, Cause] = {}
+    for one in [*_direct(facts, first, said)] or _indirect(facts.job, said):
+        found.setdefault(one.code, one)
     return tuple(found.values())
 
 
 def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what explains a job: errors, what lines say, a long piece of work, and what a rule has found."""
-    told = [one for one in said if one.weight in (OWN, ABOUT)]
+    job, told = facts.job, [one for one in said if one.weight in (OWN, ABOUT)]
     yield from _errors(facts, first, said)
     yield from _of_statements(one for one in told if one.cause != "never-arrived")
-    yield from _slow(facts.job, said)
+    yield from _slow(job, said)
     yield from _of_statements(one for one in told if one.cause == "never-arrived")
-    if not first.why and (apart := [one for one in facts.meetings if one.differ]):
-        ranks, what = [it for it, op in apart[0].operations.items() if op.kind], " and ".join(sorted(apart[0].differ))
-        yield Cause("mismatch", f"{facts.job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
+    for one in () if first.why else [it for it in facts.meetings if it.differ][:1]:
+        ranks, what = [it for it, op in one.operations.items() if op.kind], " and ".join(sorted(one.differ))
+        yield Cause("mismatch", f"{job.called(ranks)} disagree on the {what} of a collective", CODES["mismatch"])
     if first.rule in _RULES:
         ranks, why = [*first.why], next(iter(first.why.values()))
-        is_gone = "its process is" in why
-        is_loading = any(_LOADER.search(frame.file) for rank in ranks for frame in _frames(facts.job, rank))
-        code = "process-died" if is_gone else "slow-rank" if is_loading else _RULES[first.rule]
-        is_seen = code == "never-arrived" and all(any(_frames(facts.job, rank)) for rank in ranks)
-        yield Cause(code, f"{facts.job.called(ranks)}: {why}", _SEEN if is_seen else CODES[code])
+        frames = [
+            [frame for stack in job.ranks[it].stacks for frame in stack.frames] for it in ranks if it in job.ranks
+        ]
+        is_loading = any(_LOADER.search(frame.file) for own in frames for frame in own)
+        code = "process-died" if "its process is" in why else "slow-rank" if is_loading else _RULES[first.rule]
+        is_seen = code == "never-arrived" and len(frames) == len(ranks) and all(frames)
+        yield Cause(code, f"{job.called(ranks)}: {why}", _SEEN if is_seen else CODES[code])
 
 
 def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what is known where nothing explains it: that ranks wait, or that a peer of theirs has gone."""
-    yield from _of_waiting(job, waits := [one for one in said if one.weight == WAITS])
-    first = dict(reversed([place(one) for one in waits]))
-    follow = [one for one in said if one.weight == FOLLOWS and (not waits or one.cause == "process-died")]
-    yield from _of_statements(one for one in follow if not waits or place(one)[1] < first.get(place(one)[0], 0))
+    waits = [one for one in said if one.weight == WAITS]
+    yield from _of_waiting(job, waits)
+    lines = dict(reversed([place(one) for one in waits]))
+    gone = [one for one in said if one.weight == FOLLOWS and (not waits or one.cause == "process-died")]
+    yield from _of_statements(one for one in gone if not waits or place(one)[1] < lines.get(place(one)[0], 0))
 
 
 def _of_statements(said: Iterable[Statement]) -> Iterator[Cause]:
@@ -149,11 +148,6 @@ def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
                 do = f"{_LIMIT}, or save less, faster or asynchronously" if is_save else f"{_LIMIT}, or make it shorter"
                 yield Cause("slow-rank", f"{what}: another rank is still at it{limit}", do)
                 return
-
-
-def _frames(job: Job, number: int) -> Iterator[Frame]:
-    for stack in job.ranks[number].stacks if number in job.ranks else ():
-        yield from stack.frames
 
 
 def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:

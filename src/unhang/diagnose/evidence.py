@@ -173,7 +173,6 @@ class Count(NamedTuple):
 
     enqueued: int = -1
     """The newest one that the host has issued."""
-    started: int = -1
     completed: int = -1
     """The newest one that the device has done."""
     shared: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from unhang import gate
@@ -48,10 +48,14 @@ def merged(told: Iterable[Told]) -> Job:
         [one_job.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
     )
     unread += left
-    told = [_of_job(one, others, unread) for one in told]
+    astray = [it for it in told if it.parts and any(it.file.startswith(f"{folder}/") for folder in others)]
+    unread += [Unread(one.file, "it lies beside the dumps of another job or time", partly=False) for one in astray]
+    told = [one._replace(parts=(), named=None) if one in astray else one for one in told]
     running = frozenset(part.rank for one in told for part in one.parts if part.process == RUNNING)
     cpu = {part.rank: part.cpu for one in told for part in one.parts if part.cpu is not None}
-    told = [_without_guesses(one, running) for one in told]
+    # that a rank runs is no more than that; and one that a node has seen to run is not gone on another
+    is_told = {(rank, process) for rank in running for process in (RUNNING, GONE)}
+    told = [one._replace(parts=tuple(it for it in one.parts if (it.rank, it.process) not in is_told)) for one in told]
     told = _newest(told, unread)
     renamed = _distinct(dumps)
     parts: dict[int, list[Rank]] = defaultdict(list)
@@ -63,7 +67,7 @@ def merged(told: Iterable[Told]) -> Job:
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
-            number = part.rank if part.rank >= 0 else one.named
+            number = _number(part, one)
             if number is None:
                 is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
                 if is_alone and not dumps and _taken_by(part) is not None:
@@ -100,15 +104,7 @@ def merged(told: Iterable[Told]) -> Job:
 
 def _named(pid: str, file: str, processes: int) -> str:
     """Return how a user would recognise a process of unknown rank; ``processes``: how many have its number."""
-    if not pid:
-        return gate.line(file)
-    return gate.line(f"pid {pid}" if processes == 1 else f"pid {pid} ({file})")
-
-
-def _without_guesses(one: Told, running: Collection[int]) -> Told:
-    """Return what a file says but that ranks run, and that those are gone which another node has seen to run."""
-    parts = (part for part in one.parts if not (part.rank in running and part.process in {RUNNING, GONE}))
-    return one._replace(parts=tuple(parts))
+    return gate.line(file if not pid else f"pid {pid}" if processes == 1 else f"pid {pid} ({file})")
 
 
 def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
@@ -123,15 +119,25 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     left = []
     for one in told:
         numbers = {rank for ranks, _ in older[one.file] for rank in ranks}
-        left.append(_without(one, numbers) if numbers else one)
-        unread += [Unread(one.file, why, bool(left[-1].parts)) for _, why in older[one.file]]
+        parts = []
+        for part in one.parts:
+            is_out = _number(part, one) in numbers and _taken_by(part) is not None
+            rest = part._replace(stacks=(), pid="") if is_out else part
+            parts += [rest] if not is_out or rest != Rank(part.rank) else []
+        left.append(one._replace(parts=tuple(parts), named=one.named if parts or not numbers else None))
+        unread += [Unread(one.file, why, bool(parts)) for _, why in older[one.file]]
     return left
+
+
+def _number(part: Rank, told: Told) -> int | None:
+    """Return the rank of a part of a file: its own, else that in the file's name."""
+    return part.rank if part.rank >= 0 else told.named
 
 
 def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.Spied]:
     """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
     for one in told:
-        numbers = [part.rank if part.rank >= 0 else one.named for part in one.parts if _taken_by(part) == is_spied]
+        numbers = {_number(part, one) for part in one.parts if _taken_by(part) == is_spied}
         if ranks := frozenset(number for number in numbers if number is not None):
             series = one.taken.series or one.file.rpartition("/")[0]
             yield one_job.Spied(one.file, ranks, one.taken._replace(series=series))
@@ -142,24 +148,6 @@ def _taken_by(part: Rank) -> bool | None:
     if any(stack.idle is not None for stack in part.stacks):
         return True
     return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, pid=part.pid) else None
-
-
-def _of_job(one: Told, others: Collection[str], unread: list[Unread]) -> Told:
-    """Return what a file says, but for one that lies among what another job has left."""
-    if not one.parts or not any(one.file.startswith(f"{folder}/") for folder in others):
-        return one
-    unread.append(Unread(one.file, "it lies beside the dumps of another job", partly=False))
-    return one._replace(parts=(), named=None)
-
-
-def _without(one: Told, numbers: Collection[int]) -> Told:
-    """Return what a file says, but for the stacks of these ranks."""
-    parts = []
-    for part in one.parts:
-        is_out = (part.rank if part.rank >= 0 else one.named) in numbers
-        left = part._replace(stacks=(), pid="") if is_out and _taken_by(part) is not None else part
-        parts += [left] if left is part or left != Rank(part.rank) else []
-    return one._replace(parts=tuple(parts), named=one.named if parts else None)
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

@@ -8,25 +8,94 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import takewhile
 from os.path import join
 from typing import NamedTuple, Protocol
 
 from unhang import packs
-from unhang.diagnose import collectives, where
+from unhang.diagnose import causes, collectives, facts, where, who
+from unhang.diagnose.causes import Cause
 from unhang.diagnose.collectives import Meeting
-from unhang.diagnose.evidence import Count, Frame, Message, Operation, Rank
+from unhang.diagnose.evidence import Count, Frame, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature
+from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature, Standing
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
+from unhang.judge.decide import NEEDED, SETTLED
 
+ANSWERS = ("known", "also", "possible", "not-here")
+"""The best first."""
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
 SHIMS = "unhang/prove/"
 """What stands for torch, or for the rest of a framework, where we record hangs."""
+
+
+class Answer(NamedTuple):
+    """What is to be said of one fix."""
+
+    answer: str
+    """One of ANSWERS: the code here has the defect, and nothing else explains the hang; it has it, and something else
+    explains the hang first; no environment tells; or the code here does not have it.
+    """
+    fix: str
+    summary: str
+    """What happens in such a hang, in one sentence."""
+    places: tuple[where.Place, ...] = ()
+    """Where the ranks are that wait or failed there."""
+    before: tuple[str, ...] = ()
+    """What explains the hang before it."""
+    question: str = ""
+    """What decides, where the answer is `possible`."""
+
+
+class Diagnosis(NamedTuple):
+    """What is known of a hung job."""
+
+    facts: Facts
+    who: Who
+    places: tuple[where.Place, ...]
+    """Where all ranks are: those at the same place together."""
+    causes: tuple[Cause, ...] = ()
+    """Why it hangs, the best first."""
+
+
+def diagnose(job: Job) -> Diagnosis:
+    """Return who is to be looked at, where all ranks are, and why."""
+    found = facts.of(job)
+    first = who.of(found)
+    return Diagnosis(found, first, where.places(found.job, found.errors), causes.of(found, first))
+
+
+def answers(
+    found: Diagnosis, signatures: Collection[Signature], source: Source, stands: Mapping[str, Sequence[Standing]]
+) -> tuple[Answer, ...]:
+    """Return what is to be said of the fixes in whose functions ranks wait or fail, the best answer first.
+
+    ``stands`` has the verdicts on each fix in an environment, none where there is no copy of its upstream.
+    """
+    paths, shown = _Paths(source), list[tuple[_Shown, Signature]]()
+    for signature in signatures if not found.facts.goes_on else ():
+        hangs = [_Shown(found, hang, paths) for hang in signature.hangs]
+        best = min((one for one in hangs if one.is_it), key=_Shown.order, default=None)
+        shown += [(best, signature)] if best else []
+    shown.sort(key=lambda one: one[0].order())
+    told = [_answer(one, signature, stands.get(signature.fix, ())) for one, signature in shown]
+    told.sort(key=lambda one: ANSWERS.index(one.answer))
+    return tuple(one for one in told if told[0].answer != "known" or one.answer == "known")
+
+
+def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> Answer:
+    hang, word = shown.hang, "possible"
+    is_needed = any(one.verdict == NEEDED and (not hang.shapes or one.shape in hang.shapes) for one in stands)
+    if is_needed and shown.is_sure:
+        word = "also" if shown.before else "known"
+    elif stands and not is_needed and all(one.verdict in (NEEDED, *SETTLED) for one in stands):
+        return Answer("not-here", signature.fix, hang.summary)
+    question = signature.asks if word == "possible" else ""
+    return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
 
 
 class Source(Protocol):
@@ -74,37 +143,6 @@ def _within(node: ast.AST, above: str) -> Iterator[tuple[int, int, str]]:
             if not isinstance(child, ast.ClassDef):
                 yield child.lineno, child.end_lineno or child.lineno, name
         yield from _within(child, name)
-
-
-class Match(NamedTuple):
-    """A hang in whose functions ranks wait, or with whose error one has failed."""
-
-    fix: str
-    hang: Hang
-    inside: Mapping[int, Operation | None]
-    """The ranks that wait there: in which operation, or None if their stack alone tells."""
-    errors: tuple[tuple[int, Message], ...]
-    """The lines that it names, with their ranks; -1 where nobody knows the rank."""
-    before: tuple[str, ...]
-    """What explains the hang before it, each in a sentence."""
-    is_sure: bool
-    """Whether the function is told from those of the same name in other classes."""
-
-
-def matches(facts: Facts, who: Who, signatures: Iterable[Signature], source: Source) -> tuple[Match, ...]:
-    """Return for each fix the hang that the files show best, those first that nothing else explains."""
-    found: dict[str, Match] = {}
-    if facts.goes_on:
-        return ()
-    for signature in signatures:
-        rewritten = [_match(facts, who, signature.fix, hang, _Paths(source)) for hang in signature.hangs]
-        if best := sorted((one for one in rewritten if one), key=_order)[:1]:
-            found[signature.fix] = best[0]
-    return tuple(sorted(found.values(), key=_order))
-
-
-def _order(match: Match) -> tuple[bool, bool, bool]:
-    return bool(match.before), not match.is_sure, not match.errors
 
 
 class _Paths:
@@ -172,44 +210,185 @@ def issuers(frames: Sequence[Frame]) -> list[Frame]:
     return [*fsdp, *(it for it in frames if not where.is_torch(it) and SHIMS not in it.file)]
 
 
-def _match(facts: Facts, who: Who, fix: str, hang: Hang, paths: _Paths) -> Match | None:
-    """Return how a hang is shown; None if no rank is in its functions, or the others are where it leaves nobody."""
-    inside = dict(_inside(facts, hang, paths))
-    errors = tuple(_errors(facts, hang, paths))
-    if not (inside or errors):
-        return None
-    meetings = [one for one in facts.meetings if not one.operations.keys().isdisjoint(inside)]
-    meetings = [it for it in meetings if any(it.operations.get(n) == inside[n] for n in inside if inside[n])]
-    if not errors and _is_refuted(facts, hang, inside, meetings, paths):
-        return None
-    before = tuple(dict.fromkeys(_before(facts, who, hang, inside, errors, meetings, paths)))
-    shown = [it for number in inside for it in _shown(facts.job.ranks[number])]
-    named = [(one.frames, it.frames) for _, one in errors for it in hang.errors if _is_named(one, it, paths)]
-    is_sure = any(paths.is_sure(*it) for it in named) if errors else any(paths.is_sure(it, hang.waits) for it in shown)
-    return Match(fix, hang, inside, errors, before, is_sure)
+class _Shown:
+    """A hang, as far as the files show it."""
 
+    def __init__(self, found: Diagnosis, hang: Hang, paths: _Paths) -> None:
+        self.hang, self._facts, self._who, self._paths = hang, found.facts, found.who, paths
+        self._job, self._ranks = found.facts.job, found.facts.job.ranks
+        self._inside = dict(self._find())
+        """The ranks that wait there: in which operation, or None if their stack alone tells."""
+        self._errors = [*self._find_errors()]
+        """The lines that it names, with their ranks; -1 where nobody knows the rank."""
+        self._meetings = [
+            one
+            for one in self._facts.meetings
+            if any(one.operations.get(number) == issued for number, issued in self._inside.items() if issued)
+        ]
+        self._rest = self._find_rest()
+        self.is_it = bool(self._errors or (self._inside and not self._is_refuted()))
+        """Whether ranks are in its functions, and the others not where it leaves nobody."""
+        self.before = tuple(dict.fromkeys(self._before())) if self.is_it else ()
+        """What explains the job's hang before it, each in a sentence."""
+        shown = [(it, hang.waits) for number in self._inside for it in _frames(self._ranks[number])]
+        named = [(message.frames, error.frames) for _, message, error in self._errors]
+        self.is_sure = any(paths.is_sure(*one) for one in named or shown)
+        """Whether the function is told from those of the same name in other classes."""
 
-def _inside(facts: Facts, hang: Hang, paths: _Paths) -> Iterator[tuple[int, Operation | None]]:
-    """Yield the ranks that wait in a hang's functions, by what they wait in first, else by their stacks."""
-    for number, rank in facts.job.ranks.items():
-        first = {one.group.name: one for one in reversed(rank.waiting)}
-        issued = [one for one in first.values() if one.frames and paths.waits(one.frames, hang.waits, is_call=True)]
-        if issued:
-            yield number, issued[0]
-        elif not (rank.waiting and all(one.frames for one in rank.waiting)) and where.waits_by_stack(rank):
-            call = where.waiting_stack(rank)
-            if paths.waits(call.frames, hang.waits, is_call=bool(facts.calls[number])):
-                yield number, next((one for one in rank.waiting if not one.frames), None)
+    def order(self) -> tuple[bool, bool, bool]:
+        """Return a smaller value for one that is more certain."""
+        return bool(self.before), not self.is_sure, not self._errors
 
+    def places(self) -> Iterator[where.Place]:
+        """Yield where the ranks are that wait or failed in the functions."""
+        for number, operation in self._inside.items():
+            rank = self._ranks[number]
+            yield where.issued(rank, operation) if operation else where.in_stack(rank)
+        yield from (where.failing(number, [message]) for number, message, _ in self._errors)
 
-def _errors(facts: Facts, hang: Hang, paths: _Paths) -> Iterator[tuple[int, Message]]:
-    """Yield the lines that a hang names, but for those of a rank that went on after them."""
-    told = [(number, one) for number, lines in facts.errors.items() for one in lines]
-    devices = {one.by for one in facts.job.statements if one.cause == "cuda-error"}
-    for number, message in [*told, *((-1, one) for one in facts.strangers)]:
-        is_other = number in devices and "cuda error" in message.text  # NCCL's word for an error that a line tells
-        if not is_other and any(_is_named(message, error, paths) for error in hang.errors):
-            yield number, message
+    def _find(self) -> Iterator[tuple[int, Operation | None]]:
+        """Yield the ranks that wait in the functions, by what they wait in first, else by their stacks."""
+        waits, paths = self.hang.waits, self._paths
+        for number, rank in self._ranks.items():
+            first = {one.group.name: one for one in reversed(rank.waiting)}
+            issued = [one for one in first.values() if one.frames and paths.waits(one.frames, waits, is_call=True)]
+            bare = [one for one in rank.waiting if not one.frames]
+            if issued:
+                yield number, issued[0]
+            elif (bare or not rank.waiting) and where.waits_by_stack(rank):
+                stack = where.waiting_stack(rank)
+                if paths.waits(stack.frames, waits, is_call=bool(self._facts.calls[number])):
+                    yield number, bare[0] if bare else None
+
+    def _find_errors(self) -> Iterator[tuple[int, Message, Error]]:
+        """Yield the lines that the hang names, but for those of a rank that went on after them."""
+        told = [(number, one) for number, lines in self._facts.errors.items() for one in lines]
+        devices = {one.by for one in self._job.statements if one.cause == "cuda-error"}
+        for number, message in [*told, *((-1, one) for one in self._facts.strangers)]:
+            is_other = number in devices and "cuda error" in message.text  # NCCL's word for an error that a line tells
+            named = (error for error in self.hang.errors if _is_named(message, error, self._paths))
+            if not is_other and (error := next(named, None)):
+                yield number, message, error
+
+    def _find_rest(self) -> list[int]:
+        """Return the ranks that have a part in it and are not inside: those of the group, or all that are known."""
+        members = {number for one in self._meetings for number in collectives.members(self._job, one.group)}
+        known = {number for one in self._meetings for number in (*one.operations, *one.absent)}
+        around = members | known if members or known - self._inside.keys() else self._ranks.keys()
+        return sorted(number for number in around - self._inside.keys() if number in self._ranks)
+
+    def _is_refuted(self) -> bool:
+        """Return whether ranks are where this hang does not leave them, or agree where they must differ."""
+        hang, meetings, ranks = self.hang, self._meetings, self._ranks
+        if hang.types:
+            types = {it for one in meetings for issued in one.operations.values() for it in issued.dtypes or ()}
+            return not types <= {*hang.types} or any(self._is_turned(one) for one in meetings) or self._agree("dtype")
+        if hang.differ in ("size", "order"):
+            if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
+                return True
+            return (hang.differ == "order" and not self._is_reordered()) or self._agree("size")
+        if hang.differ == "empty":
+            return any(_has_elements(ranks[number], one) for one in meetings for number in self._rest)
+        if hang.few and len(self._inside) > len({*self._rest, *self._facts.unseen}):
+            return True
+        if any(one.agrees for one in meetings) or len(self._inside) == self._job.size:
+            return True  # all have come
+        waiting = [
+            ranks[number]
+            for number in self._rest
+            if where.is_waiting(self._facts.calls, ranks[number]) and not where.ends_groups(ranks[number])
+        ]
+        return hang.peers is not None and any(
+            not any(self._paths.has(it, hang.peers) for it in _frames(rank)) for rank in waiting
+        )
+
+    def _is_turned(self, meeting: Meeting) -> bool:
+        """Return whether the source of a broadcast, its group's first rank, has the type that the receivers have."""
+        one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
+        types = (one.dtypes or ()) if one is not None and one.kind == "broadcast" else ()
+        return types[:1] not in ((), self.hang.types[:1])
+
+    def _agree(self, wanted: str) -> bool:
+        """Return whether ranks agree where they must differ; where some have not come, they need not."""
+        differ = {name for one in self._meetings for name in one.differ}
+        return wanted not in differ and (bool(differ) or any(one.absent or one.agrees for one in self._meetings))
+
+    def _is_reordered(self) -> bool:
+        """Return whether ranks may issue the same in another order: those that have gone on issued equally many."""
+        for one in self._meetings:
+            counts = self._facts.counts.get(one.group.name, {})
+            stacks = {number: [it.frames for it in self._ranks[number].stacks] for number in one.operations}
+            gone_on = (
+                number
+                for number, paths in stacks.items()
+                if paths and not any(self._paths.has(it, self.hang.waits) for it in paths)
+            )
+            if len({counts.get(number, Count()).enqueued for number in gone_on}) > 1:
+                return False
+        return True
+
+    def _before(self) -> Iterator[str]:
+        """Yield what explains the job's hang first: an error, a process that is gone, a device, or a rank held up."""
+        hang, facts, ranks, called = self.hang, self._facts, self._ranks, self._job.called
+        named = {message.text for _, message, _ in self._errors}
+        for number, lines in (*facts.errors.items(), (-1, facts.strangers)):
+            for own in [one.text for one in lines if one.text not in named][:1]:
+                yield f"{called([number])} failed by itself: {own}"
+        yield from (f"{called([number])}: its process is {one.process}" for number, one in ranks.items() if one.process)
+        if self._who.rule in (DEVICE, TOGETHER):
+            is_told = bool(hang.differ in ("size", "order") or hang.types)
+            yield from (
+                f"{called([number])}: {why}"
+                for number, why in self._who.why.items()
+                if not (is_told and number in self._inside)
+            )
+        if len(self._ways()) > 1:
+            yield "these ranks came to the function by different calls"
+        yield from (f"{called([number])} {why}" for number in self._rest if (why := self._held_up(number)))
+        for number in () if hang.differ or hang.types else self._inside:
+            for frame in (_called_back(it, hang.waits) for it in _frames(ranks[number])):
+                if frame:
+                    at = f"{frame.function} ({frame.file}:{frame.line})"
+                    yield f"{called([number])} came there by a user's code: {at}"
+        yield from self._past()
+
+    def _held_up(self, number: int) -> str:
+        """Return what holds up a rank that is not in the functions; else nothing."""
+        hang, rank = self.hang, self._ranks[number]
+        is_over = number in {it for it, _, _ in self._errors} or where.is_done(rank) or where.ends_groups(rank)
+        if is_over or (hang.peers == () and where.is_idle(rank)):
+            return ""
+        is_one_sided = not (hang.differ or hang.types or hang.peers)
+        outer = hang.waits[-1:]
+        if is_one_sided and not self._errors and any(self._paths.has(it, outer) for it in _frames(rank)):
+            return f"has yet to come: it is in {outer[0][0].function}"
+        if where.is_waiting(self._facts.calls, rank):
+            is_here = any(number in one.waiting for one in self._meetings)
+            found = (_called_back(it, is_called=not is_here) for it in _frames(rank))
+            frame = next((one for one in found if one), None)
+            return f"waits in a user's code: {frame.function} ({frame.file}:{frame.line})" if frame else ""
+        if number in self._who.why and rank.stacks:
+            return f"is held up {where.in_stack(rank).doing}"
+        is_absent = any(number in one.absent for one in self._meetings)
+        return "waits in nothing: it may be late" if is_absent and not rank.stacks and not is_one_sided else ""
+
+    def _ways(self) -> set[tuple[object, ...]]:
+        """Return the calls by which ranks came to the function, where only the types that they issue must differ."""
+        waits, found = self.hang.waits, set[tuple[object, ...]]()
+        for frames in (one.frames for number in self._inside for one in self._ranks[number].waiting[:1]):
+            if self.hang.types and self._paths.has(frames, waits):
+                first = self._paths.steps(frames, waits)[0][0]
+                found.add(tuple(where.alike(it)[:2] for it in frames[first:] if not where.is_torch(it)))
+        return found
+
+    def _past(self) -> Iterator[str]:
+        """Yield that other groups of that kind, whose code is the same, are done with what these ranks disagree on."""
+        for one in self._meetings if self.hang.differ in ("size", "order") or self.hang.types else ():
+            for group in self._job.groups.values() if one.group.members and one.sequence else ():
+                counts = self._facts.counts.get(group.name, {})
+                is_alike = group.description == one.group.description and group.members not in ((), one.group.members)
+                if is_alike and all(counts.get(it, Count()).completed >= (one.sequence or 0) for it in group.members):
+                    yield f"other groups are past collective {one.sequence} of {where.label(one.group)}"
 
 
 def _is_named(message: Message, error: Error, paths: _Paths) -> bool:
@@ -224,134 +403,17 @@ def _is_named(message: Message, error: Error, paths: _Paths) -> bool:
     return error.called or own[0] == message.frames[paths.steps(message.frames, error.frames)[0][0]].file
 
 
-def _is_refuted(
-    facts: Facts, hang: Hang, inside: Mapping[int, object], meetings: Sequence[Meeting], paths: _Paths
-) -> bool:
-    """Return whether ranks are where this hang does not leave them, or agree where they must differ."""
-    ranks, rest = facts.job.ranks, _rest(facts, inside, meetings)
-    differ = {name for one in meetings for name in one.differ}
-    absent = [number for one in meetings for number in one.absent]
-    if hang.types:
-        types = {it for one in meetings for op in one.operations.values() for it in op.dtypes or ()}
-        is_other = bool(types - {*hang.types}) or any(_is_turned(one, hang.types) for one in meetings)
-        return is_other or _agrees(meetings, differ, {"dtype"}, absent)
-    if hang.differ in ("size", "order"):
-        if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
-            return True
-        is_other = hang.differ == "order" and not _is_reordered(facts, hang, meetings, paths)
-        return is_other or _agrees(meetings, differ, {"size"}, absent)
-    if hang.differ == "empty":
-        newest = [_newest(ranks[number], one) for one in meetings for number in rest]
-        return any(one is not None and one.inputs is not None and not _is_empty(one) for one in newest)
-    if hang.few and len(inside) > len({*rest, *facts.unseen}):
-        return True
-    if any(one.agrees for one in meetings) or (facts.job.size and not rest and len(inside) == facts.job.size):
-        return True  # all have come
-    waiting = [it for it in rest if where.is_waiting(facts.calls, ranks[it]) and not where.ends_groups(ranks[it])]
-    return hang.peers is not None and any(
-        not any(paths.has(it, hang.peers) for it in _shown(ranks[number])) for number in waiting
-    )
-
-
-def _is_turned(meeting: Meeting, types: Sequence[str]) -> bool:
-    """Return whether the source of a broadcast, the first rank of its group, has the type that the receivers have."""
-    one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
-    return one is not None and one.kind == "broadcast" and (one.dtypes or ())[:1] not in ((), (types[0],))
-
-
-def _agrees(meetings: Sequence[Meeting], differ: set[str], wanted: set[str], absent: Sequence[int]) -> bool:
-    """Return whether ranks agree where a hang needs them to differ; where some have not come, they need not."""
-    if differ & wanted:
-        return False
-    return bool(differ or absent) or any(one.agrees for one in meetings)
-
-
-def _shown(rank: Rank) -> list[tuple[Frame, ...]]:
+def _frames(rank: Rank) -> list[tuple[Frame, ...]]:
     """Return the paths by which a rank came to where it waits."""
     return [one.frames for one in rank.waiting[:1] if one.frames] or [one.frames for one in rank.stacks]
 
 
-def _rest(facts: Facts, inside: Mapping[int, object], meetings: Sequence[Meeting]) -> list[int]:
-    """Return the ranks that have a part in it and are not inside: those of the group, or all that left something."""
-    members = {number for one in meetings for number in collectives.members(facts.job, one.group)}
-    known = {number for one in meetings for number in (*one.operations, *one.absent)} if meetings else set()
-    around = (members | known) if meetings and (members or known - inside.keys()) else {*facts.job.ranks}
-    return sorted(number for number in around - inside.keys() if number in facts.job.ranks)
-
-
-def _newest(rank: Rank, meeting: Meeting) -> Operation | None:
-    """Return a rank's newest collective in a group."""
+def _has_elements(rank: Rank, meeting: Meeting) -> bool:
+    """Return whether a rank's newest collective in a group is known to have elements."""
     own = [one for one in (*rank.last, *rank.waiting) if one.group.name == meeting.group.name and one.kind]
-    return max(own, key=lambda one: one.sequence or 0, default=None)
-
-
-def _is_empty(operation: Operation) -> bool:
-    return any(0 in sizes for sizes in (*(operation.inputs or ()), *(operation.outputs or ())))
-
-
-def _is_reordered(facts: Facts, hang: Hang, meetings: Sequence[Meeting], paths: _Paths) -> bool:
-    """Return whether ranks may issue the same in another order: those that have gone on issued equally many."""
-    for one in meetings:
-        ended = {
-            one.operations[number].group.name and facts.counts.get(one.group.name, {}).get(number, Count()).enqueued
-            for number in one.operations
-            if (stacks := facts.job.ranks[number].stacks)
-            if not any(paths.has(it.frames, hang.waits) for it in stacks)
-        }
-        if len(ended) > 1:
-            return False
-    return True
-
-
-def _before(
-    facts: Facts,
-    who: Who,
-    hang: Hang,
-    inside: Mapping[int, object],
-    errors: Sequence[tuple[int, Message]],
-    meetings: Sequence[Meeting],
-    paths: _Paths,
-) -> Iterator[str]:
-    """Yield what explains the hang first: an error, a process that is gone, a device, or a rank held up by itself."""
-    ranks, called, named = facts.job.ranks, facts.job.called, {message.text for _, message in errors}
-    for number, lines in (*facts.errors.items(), (-1, facts.strangers)):
-        whose = "a process" if number == -1 else called([number])
-        yield from [f"{whose} failed by itself: {one.text}" for one in lines if one.text not in named][:1]
-    yield from (f"{called([number])}: its process is {one.process}" for number, one in ranks.items() if one.process)
-    if who.rule in (DEVICE, TOGETHER):
-        is_told = bool(hang.differ in ("size", "order") or hang.types)
-        yield from (
-            f"{called([number])}: {why}" for number, why in who.why.items() if not (is_told and number in inside)
-        )
-    if len(_ways(ranks, inside, hang, paths)) > 1:
-        yield "these ranks came to the function by different calls"
-    failed = {number for number, _ in errors}
-    absent = {number for one in meetings for number in one.absent}
-    for number in _rest(facts, inside, meetings):
-        rank = ranks[number]
-        if number in failed or where.is_done(rank) or where.ends_groups(rank):
-            continue
-        if hang.peers == () and where.is_idle(rank):
-            continue
-        if not (hang.differ or hang.types or hang.peers or errors) and any(
-            paths.has(it, hang.waits[-1:]) for it in _shown(rank)
-        ):
-            yield f"{called([number])} has yet to come: it is in {hang.waits[-1][0].function}"
-        elif where.is_waiting(facts.calls, rank):
-            is_here = any(number in one.waiting for one in meetings)
-            if frame := next(
-                (one for shown in _shown(rank) if (one := _called_back(shown, is_called=not is_here))), None
-            ):
-                yield f"{called([number])} waits in a user's code: {frame.function} ({frame.file}:{frame.line})"
-        elif number in who.why and rank.stacks:
-            yield f"{called([number])} is held up {where.in_stack(rank).doing}"
-        elif number in absent and not rank.stacks and (hang.differ or hang.types or hang.peers):
-            yield f"{called([number])} waits in nothing: it may be late"
-    for number in () if hang.differ or hang.types else inside:
-        for shown in _shown(ranks[number]):
-            if frame := _called_back(shown, hang.waits):
-                yield f"{called([number])} came there by a user's code: {frame.function} ({frame.file}:{frame.line})"
-    yield from _others_are_past(facts, hang, meetings)
+    newest = max(own, key=lambda one: one.sequence or 0, default=None)
+    sizes = (*newest.inputs, *(newest.outputs or ())) if newest and newest.inputs is not None else ((0,),)
+    return not any(0 in size for size in sizes)
 
 
 def _called_back(frames: Sequence[Frame], chain: Chain = (), *, is_called: bool = True) -> Frame | None:
@@ -369,27 +431,3 @@ def _is_of_user(frame: Frame, chain: Chain) -> bool:
     """Return whether a frame is of a user's code: py-spy may have cut the path of one of these functions' files."""
     files = {place.file.rpartition("/")[2] for step in chain for place in step}
     return is_of_user(frame) and frame.file not in files
-
-
-def _ways(ranks: Mapping[int, Rank], inside: Iterable[int], hang: Hang, paths: _Paths) -> set[tuple[object, ...]]:
-    """Return the calls by which ranks came to the function, where they must differ in nothing but what they issue."""
-    found: set[tuple[object, ...]] = set()
-    for number in inside if hang.types else ():
-        for frames in (one.frames for one in ranks[number].waiting[:1]):
-            if paths.has(frames, hang.waits):
-                first = paths.steps(frames, hang.waits)[0][0]
-                found.add(tuple(where.alike(it)[:2] for it in frames[first:] if not where.is_torch(it)))
-    return found
-
-
-def _others_are_past(facts: Facts, hang: Hang, meetings: Sequence[Meeting]) -> Iterator[str]:
-    """Yield that other groups of that kind are done with what these ranks disagree on: the code is the same there."""
-    for one in meetings if hang.differ in ("size", "order") or hang.types else ():
-        alike = [it for it in facts.job.groups.values() if it.description == one.group.description and it.members]
-        for group in alike if one.group.members and one.sequence else ():
-            counts = facts.counts.get(group.name, {})
-            if group.members != one.group.members and all(
-                number in counts and counts[number].completed >= (one.sequence or 0) for number in group.members
-            ):
-                yield f"other groups are past collective {one.sequence} of {where.label(one.group)}"
-                return

@@ -142,14 +142,14 @@ class _Said:
         for one in self.waiting.values():
             if one.group.name and one.sequence is not None and one.kind not in PAIRED:
                 numbers[one.group.name].append(one.sequence)
-        return {group: Count(max(several), completed=min(several) - 1) for group, several in numbers.items()}
+        return {group: Count(max(several), min(several) - 1) for group, several in numbers.items()}
 
     def status(self, text: str, source: str) -> None:
         """Take a line that names a group, and the numbers of operations in it."""
         group = _group(text)
         enqueued, completed = _ENQUEUED.search(text), _COMPLETED.search(text)
         if group.name and enqueued and completed:
-            self.counts[group.name] = Count(int(enqueued[1]), completed=max(int(completed[1]), 0))
+            self.counts[group.name] = Count(int(enqueued[1]), max(int(completed[1]), 0))
         if found := _STATUS.search(text):
             for key, known in self.waiting.items():
                 if known.sequence == int(found[1]) and not known.group.name:

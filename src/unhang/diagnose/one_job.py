@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -50,17 +50,17 @@ class Spied(NamedTuple):
 class _Run:
     """Files that may be of one job."""
 
-    def __init__(self, files: Iterable[File]) -> None:
+    def __init__(self, file: File) -> None:
         self.files: list[File] = []
-        self.ranks: dict[int, list[Dump]] = defaultdict(list)
+        self.ranks: dict[int, list[File]] = defaultdict(list)
         self.groups: dict[str, set[Group]] = defaultdict(set)
         self.newest = 0
-        self.take(files)
+        self.take([file])
 
     def take(self, files: Iterable[File]) -> None:
         for file in files:
             self.files.append(file)
-            self.ranks[file.dump.rank.rank].append(file.dump)
+            self.ranks[file.dump.rank.rank].append(file)
             self.newest = max(file.dump.newest, self.newest)
             for group in file.dump.groups:
                 if group.members:
@@ -74,17 +74,16 @@ class _Run:
         )
 
     def has_groups_of(self, other: _Run) -> bool:
-        """Return whether a job may have the groups of both, as with ``split_group``, which gives several one name."""
-        return all(_may_be_beside(self.groups[name] | other.groups[name]) for name in self.groups.keys() & other.groups)
-
-    def is_surely_another(self, other: _Run) -> bool:
-        """Return whether the same entry of a rank has two times, so that both are of jobs of the same groups."""
-        return self.has_groups_of(other) and any(
-            dict(a.marks).keys() & dict(b.marks).keys() and not _is_one_process(a, b)
-            for number in self.ranks.keys() & other.ranks.keys()
-            for a in self.ranks[number]
-            for b in other.ranks[number]
-        )
+        """Return whether a job may have the groups of both: those of one name are for one thing, and no rank is in two
+        of them, as with ``split_group``, which gives several one name.
+        """
+        for name in self.groups.keys() & other.groups:
+            if not other.groups[name] <= self.groups[name]:
+                groups = self.groups[name] | other.groups[name]
+                members = [rank for group in groups for rank in group.members]
+                if len({group.description for group in groups}) > 1 or len(members) > len({*members}):
+                    return False
+        return True
 
 
 def chosen(files: Sequence[File]) -> tuple[dict[int, Dump], list[Unread], set[str]]:
@@ -94,23 +93,25 @@ def chosen(files: Sequence[File]) -> tuple[dict[int, Dump], list[Unread], set[st
     if not files:
         return {}, [], set()
     runs = _runs(files)
-    latest = max(run.newest for run in runs)
-    gap = _gap(dump for _, dump in files)
+    latest, gap = max(run.newest for run in runs), _gap(dump for _, dump in files)
     beside = [run for run in runs if run.newest <= 0 or latest - run.newest <= gap]
-    best = max(beside, key=lambda run: (len(run.ranks), run.newest, max(map(_worth, (dump for _, dump in run.files)))))
-    dumps, unread = _of_ranks(best)
-    used = {dump.rank.rank: path for path, dump in reversed(best.files)}
-    others = set[str]()
+    best = max(beside, key=lambda run: (len(run.ranks), run.newest, max(_worth(dump) for _, dump in run.files)))
+    dumps, unread, others = {}, list[Unread](), set[str]()
+    for rank, same in sorted(best.ranks.items()):
+        (used, dump), *left = sorted(same, key=lambda one: (_worth(one.dump), one.path), reverse=True)
+        why = f"{used} is read for rank {rank}: it is newer, or says more"
+        for path, other in left:
+            unread.append(Unread(path, why, partly=False))
+            dump = _filled(dump, other) if other.newest == dump.newest else dump
+        dumps[rank] = dump
+    folders = {folder for path, _ in best.files for folder in PurePosixPath(path).parents}
     for run in runs:
-        if run is best:
-            continue
-        if run.is_surely_another(best):
-            others.update(_trees(run, best))
-        for path, dump in run.files:
-            number = dump.rank.rank
-            own = PurePosixPath(used.get(number, best.files[0].path))
+        for path, dump in run.files if run is not best else ():
+            own = PurePosixPath(best.ranks.get(dump.rank.rank, best.files)[0].path)
             place = own if own.parent == PurePosixPath(path).parent else own.parent
             why = f"{place} is read: this is of another job or time"
+            if run.has_groups_of(best):
+                others.update(str(one) for one in PurePosixPath(path).parents if one not in folders)
             unread.append(Unread(path, why if run.has_groups_of(best) else _OTHER_GROUPS, partly=False))
     return _of_one_time(dumps, unread), unread, others
 
@@ -161,15 +162,7 @@ def older(files: Iterable[Spied]) -> Iterator[tuple[str, frozenset[int], str]]:
 
 def _runs(files: Iterable[File]) -> list[_Run]:
     """Return the files of each job: those that lie near each other come together first."""
-    series: dict[tuple[str, ...], list[File]] = defaultdict(list)
-    for file in sorted(files, key=lambda one: one.path):
-        series[_place(file)].append(file)
-    runs: list[tuple[tuple[str, ...], _Run]] = []
-    for place, same in series.items():
-        whole = _Run(same)
-        is_one = all(_is_one_process(dumps[0], dump) for dumps in whole.ranks.values() for dump in dumps)
-        parts = [whole] if is_one and whole.has_groups_of(whole) else _joined([_Run([file]) for file in same])
-        runs += [(place, part) for part in parts]
+    runs = [(_place(file), _Run(file)) for file in sorted(files, key=lambda one: one.path)]
     for depth in range(max(len(place) for place, _ in runs), -1, -1):
         near: dict[tuple[str, ...], list[_Run]] = defaultdict(list)
         for place, run in runs:
@@ -198,38 +191,13 @@ def _place(file: File) -> tuple[str, ...]:
     return PurePosixPath(f"{file.path[: own[-1].start()]}#{file.path[own[-1].end() :]}").parts
 
 
-def _is_one_process(one: Dump, other: Dump) -> bool:
+def _is_one_process(one: File, other: File) -> bool:
     """Return whether two dumps of a rank may be of one process: an entry of the one is in the other, with its time.
 
     One without entries, such as that of a rank with no active operation, may be of any.
     """
-    is_empty = min(one.newest, other.newest) <= 0
-    return is_empty or one.newest == other.newest or not one.marks.isdisjoint(other.marks)
-
-
-def _trees(run: _Run, best: _Run) -> Iterable[str]:
-    """Yield the highest folders that have files of a job, and none of the one that is read."""
-    own = {folder for path, _ in best.files for folder in PurePosixPath(path).parents}
-    for path, _ in run.files:
-        if above := [folder for folder in PurePosixPath(path).parents if folder not in own]:
-            yield str(above[-1])
-
-
-def _of_ranks(run: _Run) -> tuple[dict[int, Dump], list[Unread]]:
-    """Return the best dump of each rank, and the files that say less."""
-    found: dict[int, Dump] = {}
-    unread = []
-    by_rank: dict[int, list[File]] = defaultdict(list)
-    for file in run.files:
-        by_rank[file.dump.rank.rank].append(file)
-    for rank, same in sorted(by_rank.items()):
-        (used, best), *others = sorted(same, key=lambda one: (_worth(one.dump), one.path), reverse=True)
-        why = f"{used} is read for rank {rank}: it is newer, or says more"
-        unread += [Unread(file, why, partly=False) for file, _ in others]
-        for _, dump in others:
-            best = _filled(best, dump) if dump.newest == best.newest else best
-        found[rank] = best
-    return found, unread
+    a, b = one.dump, other.dump
+    return min(a.newest, b.newest) <= 0 or a.newest == b.newest or not a.marks.isdisjoint(b.marks)
 
 
 def _gap(dumps: Iterable[Dump]) -> int:
@@ -239,60 +207,36 @@ def _gap(dumps: Iterable[Dump]) -> int:
 
 
 def _of_one_time(dumps: Mapping[int, Dump], unread: list[Unread]) -> dict[int, Dump]:
-    """Return the dumps of the time that most of them are of; tell of the others."""
-    left = dict(dumps)
-    for why, apart in (
-        ("of another time: its newest entry is further from those of most than a collective may take", _by_time),
-        ("of another time: it and its peers have done what the other had not begun", _by_count),
-    ):
-        sides = apart(left)
-        most = max(sides, key=lambda side: (len(side), max(left[rank].newest for rank in side)), default=())
-        out = sorted(left.keys() - set(most)) if len(sides) > 1 else []
-        unread += [Unread(f"the dump of rank {rank}", f"it is {why}", partly=False) for rank in out]
-        left = {rank: dump for rank, dump in left.items() if rank not in out}
-    return left
+    """Return the dumps of the time that most of them are of; tell of the others.
 
-
-def _may_be_beside(groups: Collection[Group]) -> bool:
-    """Return whether groups of one name are for one thing, and no rank is in two of them."""
-    members = [rank for group in groups for rank in group.members]
-    return len({group.description for group in groups}) == 1 and len(members) == len({*members})
-
-
-def _by_time(dumps: Mapping[int, Dump]) -> list[tuple[int, ...]]:
-    gap = _gap(dumps.values())
-    sides: list[tuple[int, ...]] = []
-    timed = sorted((dump.newest, rank) for rank, dump in dumps.items() if dump.newest > 0)
-    for (newest, rank), (before, _) in zip(timed, [(0, 0), *timed]):
-        if not sides or newest - before > gap:
-            sides.append(())
-        sides[-1] = (*sides[-1], rank)
-    unknown = tuple(rank for rank, dump in dumps.items() if dump.newest <= 0)
-    return [(*side, *unknown) for side in sides]
-
-
-def _by_count(dumps: Mapping[int, Dump]) -> list[tuple[int, ...]]:
-    """Tell ranks apart that cannot be of one time: no collective is done before all ranks of its group have begun it.
-
-    The source of some broadcasts is done before, so a few more are no evidence.
+    No collective is done before all ranks of its group have begun it. The source of some broadcasts is done before, so
+    a few more are no evidence.
     """
-    counts: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for rank, dump in dumps.items():
-        for name, count in dump.rank.counts.items():
-            if count.shared and count.device and count.enqueued >= 0:
-                counts[name].append((count.enqueued, count.completed, rank))
-    out: set[int] = set()
-    for several in counts.values():
+    left = dict(dumps)
+
+    def keep(spans: Iterable[tuple[int, int, int]], gap: int, why: str) -> None:
+        """Leave out the ranks of all but the largest run of spans: each with its end, its beginning and its rank."""
         sides: list[list[int]] = []
         before = 0
-        for enqueued, completed, rank in sorted(several):
-            if not sides or completed - before > _SOURCE_AHEAD:
+        for end, begin, rank in sorted(spans):
+            if not sides or begin - before > gap:
                 sides.append([])
             sides[-1].append(rank)
-            before = enqueued
-        most = max(sides, key=lambda side: (len(side), max(dumps[rank].newest for rank in side)))
-        out.update(rank for side in sides if side is not most for rank in side)
-    return [side for side in (tuple(dumps.keys() - out), tuple(out)) if side]
+            before = end
+        most = max(sides, key=lambda side: (len(side), max(dumps[rank].newest for rank in side)), default=[])
+        for rank in sorted({rank for side in sides for rank in side} - {*most}):
+            unread.append(Unread(f"the dump of rank {rank}", f"it is of another time: {why}", partly=False))
+            del left[rank]
+
+    times = [(dump.newest, dump.newest, rank) for rank, dump in dumps.items() if dump.newest > 0]
+    keep(times, _gap(dumps.values()), "its newest entry is further from those of most than a collective may take")
+    for name in dict.fromkeys(name for dump in dumps.values() for name in dump.rank.counts):
+        counts = [(rank, dump.rank.counts[name]) for rank, dump in left.items() if name in dump.rank.counts]
+        spans = [
+            (it.enqueued, it.completed, rank) for rank, it in counts if it.shared and it.device and it.enqueued >= 0
+        ]
+        keep(spans, _SOURCE_AHEAD, "it and its peers have done what the other had not begun")
+    return left
 
 
 def _filled(best: Dump, other: Dump) -> Dump:

@@ -33,7 +33,6 @@ RECENT, _WORD = 24, 100
 """So many of the newest entries are kept for a picture."""
 _AHEAD = 1 << 17
 """So many bytes an unpickler looks ahead at: else it asks for each small part."""
-_COUNTED = ("enqueued", "started", "completed")
 _LONGEST_NUMBER = 18
 _MARKED = 64
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
@@ -80,12 +79,13 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
     return of(*(_pickle(data) if data[:1] == b"\x80" else _json(data)), name, named)
 
 
-def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dump:
+def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
     """Return what a loaded dump says, as ``read`` does, with ValueError where it is none of the recorder's."""
-    entries = raw.get("entries", [])  # JSON without any leaves the key out
-    config = raw.get("pg_config", {})
+    raw = raw if isinstance(raw, dict) else {}
+    entries, config = raw.get("entries", []), raw.get("pg_config", {})  # JSON without any entries leaves the key out
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
         raise ValueError("it is not a dump of the flight recorder")
+    entries = [one if isinstance(one, dict) else {} for one in entries]
     groups, scan = _groups(config), _Scan(entries)
     if entries and scan.unread == len(entries):
         raise ValueError(f"none of its entries can be read; its format is {_text(raw.get('version')) or 'not named'}")
@@ -111,7 +111,8 @@ def of(raw: Mapping[str, Any], broken: str, name: str, named: int | None) -> Dum
     limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
     patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
     marks = frozenset(_marks(entries, [entries[row.at] for row in waiting]))
-    return Dump(found, tuple(groups.values()), _made_at(entries), broken, patience, marks)
+    newest = entries[-1].get("time_created_ns") if entries else 0
+    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken, patience, marks)
 
 
 def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
@@ -119,10 +120,10 @@ def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
 
     A dump of the active operations has the waiting ones alone.
     """
-    first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
+    first = entries[0].get("record_id") if entries else None
     start = -first % _MARKED if _is_number(first) else 0
     for entry in entries if len(entries) <= _MARKED else (*entries[start::_MARKED], *waiting):
-        number, at = (entry.get(key) for key in ("record_id", "time_created_ns")) if isinstance(entry, dict) else (0, 0)
+        number, at = entry.get("record_id"), entry.get("time_created_ns")
         if _is_number(number) and _is_number(at) and at:
             yield number, at
 
@@ -130,8 +131,6 @@ def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
 def _recent(entries: list[Any]) -> Iterator[Recent]:
     """Yield what a picture shows of entries; nothing of one without a time, a group or a number."""
     for raw in entries:
-        if not isinstance(raw, dict):
-            continue
         p2p = raw.get("is_p2p") is True
         group, sequence = raw.get("process_group"), raw.get("p2p_seq_id" if p2p else "collective_seq_id")
         times = [raw.get(key) for key in ("time_created_ns", "time_discovered_completed_ns")]
@@ -143,12 +142,6 @@ def _recent(entries: list[Any]) -> Iterator[Recent]:
             yield Recent(name[:_WORD], label[:_WORD], kind[:_WORD], sequence, p2p, created, ended)
 
 
-def _made_at(entries: list[Any]) -> int:
-    """Return when the newest entry was made."""
-    made = entries[-1].get("time_created_ns") if entries and isinstance(entries[-1], dict) else 0
-    return made if _is_number(made) else 0
-
-
 def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= _LARGEST
 
@@ -156,13 +149,13 @@ def _is_number(value: object) -> TypeGuard[int]:
 # --- from bytes to dictionaries, also where the file breaks off
 
 
-def _pickle(data: bytes) -> tuple[dict[str, Any], str]:
+def _pickle(data: bytes) -> tuple[object, str]:
     try:
-        return _dictionary(unpickled(data)), ""
+        return unpickled(data), ""
     except ValueError as error:
         for whole in _completed(data):
             try:
-                return _dictionary(unpickled(whole)), f"it breaks off: {error}"
+                return unpickled(whole), f"it breaks off: {error}"
             except ValueError:
                 continue
         raise
@@ -192,15 +185,15 @@ def _completed(data: bytes) -> list[bytes]:
     return [data[: key + end] + b"eu." for end in reversed(ends)]
 
 
-def _json(data: bytes) -> tuple[dict[str, Any], str]:
+def _json(data: bytes) -> tuple[object, str]:
     text = data.decode(errors="replace")
     try:
-        return _dictionary(json.loads(text)), ""
+        return json.loads(text), ""
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
         with suppress(ValueError, RecursionError):  # a number of too many digits, which costs its own entry
-            return _dictionary(json.loads(text, parse_int=_number)), ""
+            return json.loads(text, parse_int=_number), ""
         start = re.search(r'"entries"\s*:\s*\[', text)
         entries = _whole(text, start.end()) if start else []
         if not entries:
@@ -222,12 +215,6 @@ def _whole(text: str, at: int) -> list[Any]:
             break
         found.append(value)
     return found
-
-
-def _dictionary(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("it is not a dump of the flight recorder")
-    return value
 
 
 # --- what all entries say, each looked at once
@@ -263,8 +250,6 @@ class _Scan:
         """The newest one of each group that its own state calls done."""
         self.earlier: list[_Row] = []
         """The newest collective of each other kind in a group that is done."""
-        self.started: dict[str, int] = {}
-        """The newest collective of each group that a device is in."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
@@ -315,14 +300,11 @@ class _Scan:
                 if kind != "coalesced" and over:
                     done[group, kind] = index
                     continue
-                begun = entry["state"] == "started"
-                row = _Row(index, group, p2p, sequence, kind, begun)
+                row = _Row(index, group, p2p, sequence, kind, entry["state"] == "started")
                 if kind == "coalesced":
                     self.closing.append((row, over))
                 else:
                     self.open.append(row)
-                if begun and not p2p:
-                    self.started[group] = max(sequence, self.started.get(group, 0))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
         for index, group, kind in sorted((index, *key) for key, index in done.items()):
@@ -443,19 +425,18 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
     for group in dict.fromkeys([*names.values(), *scan.trails]):
         said = next((by_id[key] for key, name in names.items() if name == group), None)
         said = said if isinstance(said, dict) else {}
-        enqueued, started, completed = (_count(said.get(f"last_{what}_collective")) for what in _COUNTED)
+        enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
         if group in scan.done and not scan.done[group].p2p:
             completed = max(completed, scan.done[group].sequence)
-        started = max(started, scan.started.get(group, -1))
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:
             if not scan.device and group in scan.newest:  # gloo counts sends and receives too, and has no entry of them
                 enqueued = -1
             enqueued = max(enqueued, scan.newest.get(group, -1))
-        found[_text(group)] = Count(enqueued, started, completed, group not in paired, scan.device)
+        found[_text(group)] = Count(enqueued, completed, group not in paired, scan.device)
     return found
 
 

@@ -19,10 +19,10 @@ from unhang.tell.console import count
 from unhang.tell.report import about, environment_line
 
 if TYPE_CHECKING:
-    from unhang.diagnose.diagnosis import Answer, Diagnosis
     from unhang.diagnose.evidence import Job, Statement
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.fixes import Standing
+    from unhang.diagnose.known import Answer, Diagnosis
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
@@ -40,6 +40,10 @@ _NOTHING = (
     "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
+_UNRANKED = (
+    "it does not say its rank. Put the rank into its name, as in rank3.txt, or above what each process says, as in "
+    "`rank 3:`"
+)
 _WIDTH = 100
 _ROWS, _COLUMNS = 20, 6
 """Of the table of ranks and groups."""
@@ -69,18 +73,21 @@ def missing(job: Job) -> list[int]:
 
 def warnings(job: Job) -> list[str]:
     """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some."""
-    files: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = defaultdict(list)
     for item in job.unread:
-        files.setdefault(f"{'read in part: ' if item.partly else ''}{item.why}", []).append(item.file)
-    if job.unranked:
-        where = "into its name, as in rank3.txt, or above what each process says, as in `rank 3:`"
-        files[f"it does not say its rank. Put the rank {where}"] = list(job.unranked)
+        files[f"{'read in part: ' if item.partly else ''}{item.why}"].append(item.file)
+    for file in job.unranked:
+        files[_UNRANKED].append(file)
     lines = []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
-        if len(alike) > _MOST:
-            lines.append(f"{count(len(alike) - _MOST, 'more file')}, which --output-format json names: {why}")
+        lines += [f"{more}: {why}" for more in _more(len(alike), "file")]
     return lines
+
+
+def _more(number: int, noun: str) -> list[str]:
+    """Return what is said of those that the text leaves out, if it does."""
+    return [f"{count(number - _MOST, f'more {noun}')}, which --output-format json names"] if number > _MOST else []
 
 
 def text(report: Report, *, colour: bool, width: int = 0) -> str:
@@ -91,7 +98,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
-    lines += _table(folded(report.diagnosis.facts, suspects.why), suspects.why)
+    lines += _table(report.diagnosis.facts, suspects.why)
     lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
@@ -144,38 +151,36 @@ def github(report: Report) -> str:
 
 def _suspects(found: Diagnosis) -> list[str]:
     """Return a line for each reason, with its ranks, and the tracebacks of the first errors."""
-    suspects, job = found.who, found.facts.job
-    ranks: dict[str, list[int]] = {}
+    suspects, job, strangers = found.who, found.facts.job, found.facts.strangers
+    ranks: dict[str, list[int]] = defaultdict(list)
     for rank, why in suspects.why.items():
-        ranks.setdefault(why, []).append(rank)
+        ranks[why].append(rank)
+    reasons = [*ranks.items()]
     lines = [
-        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}"
-        for why, same in list(ranks.items())[:_MOST]
+        f"{'each of ' if len(same) > 1 else ''}{job.called(same)}: {gate.line(why)}" for why, same in reasons[:_MOST]
     ]
-    if left := list(ranks.values())[_MOST:]:
-        lines.append(f"and {count(sum(map(len, left)), 'more rank')}, which --output-format json names")
+    left = sum(len(same) for _, same in reasons[_MOST:])
+    lines += [f"and {more}" for more in _more(left + _MOST, "rank")]
     lines += [f"  {gate.line(line)}" for line in suspects.traceback]
-    blamed = _blamed(found)
     for rank, (caught, *_) in list(found.facts.caught.items())[:_MOST]:
-        lines.append(
-            f"{job.called([rank])}: it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
-        )
-    told: dict[str, list[str]] = defaultdict(list)
+        what = f"it logged an error, and went on to wait: {gate.line(caught.text)} ({caught.source})"
+        lines.append(f"{job.called([rank])}: {what}")
+    blamed = _blamed(found)
+    told: dict[str, dict[str, None]] = defaultdict(dict)
     for one in blamed:
         for name in one.processes:
-            told[name].append(gate.line(one.words.removeprefix(f"{one.speaker or statements.NOBODY}: ")))
+            told[name][gate.line(one.words.removeprefix(f"{one.speaker or statements.NOBODY}: "))] = None
     if not suspects.why:
-        lines += [f"{name}: {'; '.join(dict.fromkeys(words))}" for name, words in [*told.items()][:_MOST]]
+        lines += [f"{name}: {'; '.join(words)}" for name, words in [*told.items()][:_MOST]]
     follows = {one.source for one in statements.weighed(job.statements) if one.weight == FOLLOWS}
-    if strangers := [one for one in found.facts.strangers if one.source not in follows]:
-        first, *rest = strangers
-        more = f" (and {count(len(rest), 'more error')})" if rest else ""
+    if others := [one for one in strangers if one.source not in follows]:
+        first, *rest = others
         if not lines or all(one.source != first.source for one in blamed):
-            lines.append(
-                f"a process of which no file says the rank: it failed by itself: {gate.line(first.text)}{more}"
-            )
+            more = f" (and {count(len(rest), 'more error')})" if rest else ""
+            what = f"it failed by itself: {gate.line(first.text)}{more}"
+            lines.append(f"a process of which no file says the rank: {what}")
         lines += [f"  {gate.line(line)}" for line in traceback(first)]
-    if suspects.why or found.facts.strangers or told or (found.causes and job.ranks.keys() | job.spoken == set()):
+    if suspects.why or strangers or told or (found.causes and not (job.ranks or job.spoken)):
         return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
@@ -206,71 +211,43 @@ def _causes(found: Diagnosis) -> Iterable[str]:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
 
 
-class Row(NamedTuple):
-    """Ranks that are equally far; all of them are suspects, or none."""
+def _table(facts: Facts, first: Collection[int]) -> list[str]:
+    """Return the lines of the table: of each group, what is completed, and of how many that are enqueued.
 
-    ranks: tuple[int, ...]
-    cells: tuple[str, ...]
-    """One for each group of the table."""
-
-
-class Table(NamedTuple):
-    """Ranks and groups."""
-
-    groups: tuple[str, ...]
-    """Descriptions; of several groups with one, each rank has its own."""
-    rows: tuple[Row, ...]
-    left_out: int
-    """How many ranks are in no row: a screen is small."""
-
-
-def folded(facts: Facts, first: Collection[int]) -> Table:
-    """Return the table of a job. The ranks in ``first`` have rows of their own, which come first; then the longest."""
-    counts: dict[str, dict[int, list[Count]]] = defaultdict(lambda: defaultdict(list))
+    Ranks that are equally far share a row. Those in ``first`` have rows of their own, which come first.
+    """
+    cells: dict[str, dict[int, str]] = defaultdict(dict)
+    is_behind: set[str] = set()
     for number, rank in facts.job.ranks.items():
         for name, own in rank.counts.items():
-            counts[where.label(facts.job.group(name))][number].append(own)
-    cells = {
-        label: {number: ", ".join(map(_cell, several)) for number, several in ranks.items()}
-        for label, ranks in counts.items()
-        if any(one.completed != one.enqueued for several in ranks.values() for one in several)
-    }
-    waiting = {label: sum("/" in cell for cell in ranks.values()) for label, ranks in cells.items()}
-    groups = tuple(sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS])
-    rows: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
+            label, known = where.label(facts.job.group(name)), cells[where.label(facts.job.group(name))]
+            known[number] = ", ".join(filter(None, (known.get(number), _cell(own))))
+            is_behind |= {label} if own.completed != own.enqueued else set()
+    waiting = {label: sum("/" in cell for cell in cells[label].values()) for label in is_behind}
+    groups = sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS]
+    alike: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
     for number in facts.job.ranks if groups else ():
-        rows[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
-    ordered = sorted(rows.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
-    shown = tuple(Row(tuple(ranks), key) for (_, key), ranks in ordered[:_ROWS])
-    return Table(groups, shown, sum(len(ranks) for _, ranks in ordered[_ROWS:]))
+        alike[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
+    ordered = sorted(alike.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
+    rows = [[f"{' ' if other else '*'} {span(ranks)}", *own] for (other, own), ranks in ordered[:_ROWS]]
+    if not rows:
+        return []
+    lines, heads = ["", TABLE], ["ranks", *groups]
+    if sum(max(map(len, column)) + 2 for column in zip(heads, *rows)) > _WIDTH:
+        # a name of a group is longer than its numbers: it stands above them, one name a line
+        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(groups, 1)]
+        heads = ["ranks", *map(str, range(1, len(heads)))]
+    widths = [max(map(len, column)) for column in zip(heads, *rows)]
+    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [heads, *rows]]
+    if left := sum(len(ranks) for _, ranks in ordered[_ROWS:]):
+        lines.append(f"  and {count(left, 'more rank')}")
+    return lines
 
 
 def _cell(known: Count) -> str:
     """Return a count as people read it: what is completed, and of how many."""
     completed = "?" if known.completed < 0 < known.enqueued and not known.device else str(max(known.completed, 0))
     return completed if known.completed == known.enqueued else f"{completed}/{known.enqueued}"
-
-
-def _table(folded: Table, suspected: Collection[int]) -> list[str]:
-    """Return the lines of a table: of each group, what is completed, and of how many that are enqueued."""
-    if not folded.rows:
-        return []
-    columns = ["ranks", *folded.groups]
-    rows = [
-        [f"{'* ' if set(row.ranks) & set(suspected) else '  '}{span(row.ranks)}", *row.cells] for row in folded.rows
-    ]
-    widths = [max(len(one[at]) for one in [columns, *rows]) for at in range(len(columns))]
-    # a name of a group is longer than its numbers: it stands above them, one name a line
-    numbers = [max(len(one[at]) for one in rows) for at in range(len(columns))]
-    lines = ["", TABLE]
-    if sum(widths) + 2 * len(widths) > _WIDTH:
-        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(folded.groups, 1)]
-        columns = ["ranks", *map(str, range(1, len(columns)))]
-        widths = [max(*pair) for pair in zip(numbers, map(len, columns))]
-    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [columns, *rows]]
-    if folded.left_out:
-        lines.append(f"  and {count(folded.left_out, 'more rank')}")
-    return lines
 
 
 def _read(job: Job) -> str:
@@ -292,8 +269,7 @@ def _places(places: Sequence[Place], job: Job, margin: str) -> Iterable[str]:
     for place in places[:_MOST]:
         yield f"{margin}  {job.called(place.ranks)}: {gate.line(place.doing)}"
         yield from (f"{margin}    {gate.line(line)}" for line in place.evidence)
-    if len(places) > _MOST:
-        yield f"{margin}  and {count(len(places) - _MOST, 'more place')}, which --output-format json names"
+    yield from (f"{margin}  and {more}" for more in _more(len(places), "place"))
 
 
 def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
@@ -321,7 +297,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         none = f"there is no {fixes.upstreams(answer.fix)} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
-        yield f"  what decides: {answer.question} It takes {_setting(answer.fix)}."
+        yield f"  what decides: {answer.question} It takes {fix.manifest['signature']['setting']}."
     if answer.answer == "known" and fixes.is_curable(stands):
         yield "  then start the job again"
 
@@ -331,11 +307,6 @@ def _open(facts: Facts) -> str:
     if facts.unseen:
         return f"nothing came from {facts.job.called(facts.unseen)}: this is so if these do not wait there too"
     return "" if facts.job.size is not None else "this is so if these are all ranks"
-
-
-def _setting(fix: str) -> str:
-    setting: str = catalog.fix(fix).manifest["signature"]["setting"]
-    return setting
 
 
 def _next(found: Diagnosis) -> Iterable[str]:

@@ -51,43 +51,33 @@ class Reader:
     def line(self, speaker: Speaker, text: str, source: str, at: float | None) -> None:
         """Take the next line, without what its launcher put before it."""
         left = self._open.pop(speaker, [])
-        for one in left:
-            one[1].append(text)
+        for _, lines, *_ in left:
+            lines.append(text)
         left += [(phrase, [text], source, at) for phrase in PHRASES if phrase.word in text]
-        if left := [one for one in left if not self._is_whole(speaker, *one)]:
+        for one in left:
+            if len(one[1]) >= one[0].lines:
+                self._take(speaker, *one)
+        if left := [one for one in left if len(one[1]) < one[0].lines]:
             self._open[speaker] = left[:_ALIKE]
 
-    def _is_whole(self, speaker: Speaker, phrase: Phrase, lines: list[str], source: str, at: float | None) -> bool:
-        """Take what a phrase says, once all its lines have come; return whether they have."""
-        if len(lines) < phrase.lines:
-            return False
-        self._take(speaker, phrase, "\n".join(lines), source, at)
-        return True
-
-    def _take(self, speaker: Speaker, phrase: Phrase, text: str, source: str, at: float | None) -> None:
-        found = phrase.pattern.search(text)
-        if not found:
+    def _take(self, speaker: Speaker, phrase: Phrase, lines: list[str], source: str, at: float | None) -> None:
+        """Take what a phrase says, once all its lines have come."""
+        text = "\n".join(lines)
+        if not (found := phrase.pattern.search(text)):
             return
         values = {name: value for name, value in found.groupdict().items() if value}
         listed = _LISTED.findall(values.pop("listed", ""))
-        for rank, what in listed[:_ALIKE]:
-            self._keep(speaker, phrase, {**values, "culprits": rank, "what": what}, source, at, text)
-        if not listed:
-            self._keep(speaker, phrase, values, source, at, text)
-
-    def _keep(
-        self, speaker: Speaker, phrase: Phrase, values: dict[str, str], source: str, at: float | None, text: str
-    ) -> None:
-        key = (phrase.key, speaker, *values.items())
-        if key not in self._found and self._alike[phrase.key] < _ALIKE and len(self._found) < _MOST:
-            self._alike[phrase.key] += 1
-            self._found[key] = speaker, phrase, values, source, at, text[:_TEXT]
+        for one in [{**values, "culprits": rank, "what": what} for rank, what in listed[:_ALIKE]] or [values]:
+            key = (phrase.key, speaker, *one.items())
+            if key not in self._found and self._alike[phrase.key] < _ALIKE and len(self._found) < _MOST:
+                self._alike[phrase.key] += 1
+                self._found[key] = speaker, phrase, one, source, at, text[:_TEXT]
 
     def statements(self, rank_of: Callable[[Speaker], int]) -> Iterator[Statement]:
         """Yield what was said, in the order of the lines; the rank of a speaker is ``SPEAKER`` if it is not known."""
         for speaker, left in self._open.items():
-            for phrase, lines, source, at in left:
-                self._take(speaker, phrase, "\n".join(lines), source, at)
+            for one in left:
+                self._take(speaker, *one)
         self._open.clear()
         for speaker, phrase, values, source, at, text in self._found.values():
             by = int(values["by"]) if "by" in values else rank_of(speaker)
@@ -243,11 +233,8 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     who += f", rank {values['within']} of its group," if "within" in values else ""
     if not {values.get("code"), values.get("signal")}.isdisjoint(ABORTS):
         weight = ENDS
-    if (
-        is_starved := "limit" in values
-        and int(values["limit"]) > 0
-        and int(values["ms"]) > _STARVED * int(values["limit"])
-    ):
+    milliseconds, limit = int(values.get("ms", 0)) or 1000 * int(values.get("s", 0)), int(values.get("limit", 0))
+    if is_starved := 0 < _STARVED * limit < milliseconds:
         cause, weight = "starved", ABOUT
     peer = "" if _NEAR.match(it := values.get("peer", "")) else it
     processes = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
@@ -259,7 +246,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     if values.get("mine") == str(by):  # so its group begins as the job does
         ranks["culprits"] = _ranks(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
-    told |= {"who": who, "process": process or who, "seconds": _seconds(values)}
+    told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}
     told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
     told |= {name: kind_of(values[name]) for name in ("op", "op2") if name in values}
     code, number = told["code"], told["code"].removeprefix("-")
@@ -268,7 +255,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
     words = _GAP.sub("", phrase.words.format_map(told)).rstrip()[:_TEXT]
     if is_starved:
-        words += f", at a limit of {_time(int(values['limit']))}: its watchdog, or all of it, stood still meanwhile"
+        words += f", at a limit of {_time(limit)}: its watchdog, or all of it, stood still meanwhile"
     do = ENDED.get(signal, phrase.do).format_map(told)
     return Statement(
         cause, words, "", ranks["culprits"], processes, ranks["waits"], by, speaker or own, None, weight, do, "",
@@ -315,10 +302,5 @@ def _name(speaker: Speaker) -> str:
     return ""
 
 
-def _seconds(values: dict[str, str]) -> str:
-    milliseconds = int(values["ms"]) if "ms" in values else 1000 * int(values.get("s", 0))
-    return _time(milliseconds) if milliseconds else ""
-
-
 def _time(milliseconds: int) -> str:
-    return f"{milliseconds // 1000} s" if milliseconds >= 1000 else f"{milliseconds} ms"
+    return f"{milliseconds // 1000} s" if milliseconds >= 1000 else f"{milliseconds} ms" if milliseconds else ""

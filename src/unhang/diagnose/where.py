@@ -135,7 +135,8 @@ def in_stack(rank: Rank) -> Place:
     """Return where a rank is by its stacks: by the one that waits."""
     stack = waiting_stack(rank)
     frames = _shown(stack.frames)
-    inner = next((it.function for it in (*_outside(stack.frames), *frames)), "no frame of Python")
+    outside = [it for it in stack.frames if not (is_torch(it) or _is_of_host(it))]  # and do not merely wait
+    inner = next((it.function for it in (*outside, *frames)), "no frame of Python")
     torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
     if rank.process:
@@ -149,7 +150,7 @@ def in_stack(rank: Rank) -> Place:
 
 def waiting_stack(rank: Rank) -> Stack:
     """Return the stack in which a rank waits: one in a collective, else that of its main thread."""
-    return min(rank.stacks, key=lambda one: (not _is_call(one.frames), one.thread != MAIN))
+    return min(rank.stacks, key=lambda one: (not any(map(_is_collective, one.frames)), one.thread != MAIN))
 
 
 def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
@@ -164,7 +165,7 @@ def waits_by_stack(rank: Rank) -> bool:
     if not rank.stacks or waits_on_host(rank):
         return False
     stack = waiting_stack(rank)
-    return _is_call(stack.frames) or (not stack.moved and not stack.gil and stack.idle is not True)
+    return any(map(_is_collective, stack.frames)) or (not stack.moved and not stack.gil and stack.idle is not True)
 
 
 def moved(rank: Rank) -> bool | None:
@@ -193,16 +194,10 @@ def _pace(rank: Rank, stack: Stack) -> str:
 
 def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
     """Return the entry of an operation, with its frames, else with those of the rank's stack."""
-    frames = operation.frames
-    lines = [f"{operation.source}: {path(_shown(frames))}" if frames else operation.source]
-    if not frames and rank.stacks:
-        lines += in_stack(rank).evidence
-    return tuple(line for line in lines if line)
-
-
-def _outside(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames outside of torch that do not merely wait."""
-    return [frame for frame in frames if not (is_torch(frame) or _is_of_host(frame))]
+    if operation.frames:
+        return (f"{operation.source}: {path(_shown(operation.frames))}",)
+    own = (operation.source,) if operation.source else ()
+    return (*own, *in_stack(rank).evidence) if rank.stacks else own
 
 
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
@@ -226,18 +221,11 @@ def is_torch(frame: Frame) -> bool:
     return "/torch/" in f"/{frame.file}" and "torch/utils/data/" not in frame.file
 
 
-def may_be_of(frame: Frame, file: str) -> bool:
-    """Return whether a frame may be of the package that has a file, or of torch."""
-    path_, package = f"/{frame.file}".replace("\\", "/"), file.partition("/")[0]
-    # py-spy begins a path below a namespace package
-    portions = (one.module.rpartition(".")[2] for one in packs.upstreams().values() if one.above == package)
-    is_below = path_.startswith(tuple(f"/{name}/" for name in portions))
-    return is_below or f"/{package}/" in path_ or "/torch/" in path_
-
-
 def is_of_framework(frame: Frame) -> bool:
-    """Return whether a frame may be of an upstream's package."""
-    return any(may_be_of(frame, one.module.partition(".")[0]) for one in packs.upstreams().values())
+    """Return whether a frame may be of an upstream's package: py-spy begins a path below a namespace package."""
+    own, upstreams = f"/{frame.file}".replace("\\", "/"), packs.upstreams().values()
+    is_below = own.startswith(tuple(f"/{one.module.rpartition('.')[2]}/" for one in upstreams if one.above))
+    return is_below or any(f"/{one.module.partition('.')[0]}/" in own for one in upstreams)
 
 
 def is_of_user(frame: Frame) -> bool:
@@ -254,9 +242,9 @@ def _is_collective(frame: Frame) -> bool:
     return frame.function in _COLLECTIVES and f"/{frame.file}".endswith(tuple(f"/{one}" for one in _MODULES))
 
 
-def _is_call(frames: Sequence[Frame]) -> bool:
-    """Return whether a stack is in a collective of torch."""
-    return any(map(_is_collective, frames))
+def _collectives(rank: Rank) -> list[str]:
+    """Return the functions of torch in which a rank waits for others by its stacks."""
+    return [frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)]
 
 
 def is_idle(rank: Rank) -> bool:
@@ -287,25 +275,18 @@ def _waits_in(rank: Rank, file: str, function: str) -> bool:
 
 def call(rank: Rank) -> str:
     """Return the call of a collective in which a rank is by its stacks; empty if it is in none."""
-    for stack in rank.stacks:
-        if _is_call(stack.frames):
-            return " < ".join("{} ({}:{})".format(*alike(frame)) for frame in _shown(stack.frames)[:1]) or "?"
-    return ""
-
-
-def collective(rank: Rank) -> str:
-    """Return the function of torch in which a rank waits for others by its stacks; empty if it is in none."""
-    return next((frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)), "")
+    stack = next((one for one in rank.stacks if any(map(_is_collective, one.frames))), None)
+    return "" if stack is None else "{} ({}:{})".format(*alike(_shown(stack.frames)[0]))
 
 
 def ends_groups(rank: Rank) -> bool:
     """Return whether a rank, which waits in nothing else, ends its groups: it has done its part of the job."""
-    return not rank.waiting and collective(rank) == "destroy_process_group"
+    return not rank.waiting and _collectives(rank)[:1] == ["destroy_process_group"]
 
 
 def is_paired(rank: Rank) -> bool:
     """Return whether a rank sends or receives by its stacks."""
-    return any(_is_collective(frame) and frame.function in _PAIRED for one in rank.stacks for frame in one.frames)
+    return not _PAIRED.isdisjoint(_collectives(rank))
 
 
 def is_spied(rank: Rank) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from unhang.diagnose import collectives, statements, where
 from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Message, Operation, Statement
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import OPPOSITE, PAIRED, Head, unlike
+from unhang.diagnose.pairs import PAIRED, Head, unlike
 
 _FRAMES, _FEW, _MANY = 12, 3, 7
 _STATES = {
@@ -53,7 +53,7 @@ def of(facts: Facts) -> Who:
 
 def have_peers(facts: Facts) -> bool:
     """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
-    return any(call and where.is_paired(facts.job.ranks[number]) for number, call in facts.calls.items())
+    return any(map(where.is_paired, facts.job.ranks.values()))
 
 
 def traceback(error: Message) -> tuple[str, ...]:
@@ -93,49 +93,26 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     """Name the ranks whose device has not done what their peers' have, though the host has issued it.
 
     A rank is done with an all-reduce only when all have begun it, so whoever is not can wait for nobody but its device.
+    Of a broadcast that it is to do first, the source, which nothing names, may be done before anybody has come: one
+    other rank tells nothing.
     """
-    apart = {one.group.name: one.sequence for one in facts.splits}
-    for meeting in facts.meetings:
-        if meeting.sequence is not None and meeting.differ:
-            apart[meeting.group.name] = min(meeting.sequence, apart.get(meeting.group.name, meeting.sequence))
     found: dict[int, tuple[int, str]] = {}
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
-        if _ahead_alone(facts, group) is not None:
-            continue
-        for number, count in counts.items():
-            following = count.completed + 1
-            if not count.device or not 0 <= count.completed < ahead or count.enqueued < following:
-                continue
-            kinds = {
-                one.kind
-                for one in facts.job.ranks[number].waiting
-                if one.group.name == group and one.sequence == following
-            }
-            is_stuck = not kinds & collectives.ONE_SIDED or (
-                kinds == {"broadcast"} and _lacks_what_came(facts, group, number)
-            )
-            if apart.get(group, ahead + 1) > following and is_stuck:
-                why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
-                found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
+        for number, count in counts.items() if _ahead_alone(facts, group) is None else ():
+            if count.device and 0 <= count.completed < min(ahead, count.enqueued):
+                rank = facts.job.ranks[number]
+                kinds = {it.kind for it in rank.waiting if it.group.name == group}
+                is_next = rank.recorded and all(it.group.name == group for it in rank.waiting[:1])
+                others = sum(other.completed > count.completed for other in counts.values())
+                if not kinds & collectives.ONE_SIDED or (kinds == {"broadcast"} and is_next and others > 1):
+                    why = f"{_done(facts, group, number)}, its peers {ahead}: its device is stuck"
+                    found[number] = max(found.get(number, (0, "")), (ahead - count.completed, why))
     return {number: why for number, (_, why) in found.items()}
 
 
 def _done(facts: Facts, group: str, number: int) -> str:
     return f"completed {facts.counts[group][number].completed} of {where.label(facts.job.group(group))}"
-
-
-def _lacks_what_came(facts: Facts, group: str, number: int) -> bool:
-    """Return whether a rank is not done with a broadcast that it is to do first, though a receiver or all others are.
-
-    The source, which nothing names, may be done before anybody has come; so one other rank tells nothing.
-    """
-    rank, following = facts.job.ranks[number], facts.counts[group][number].completed + 1
-    trails = {other: facts.job.ranks[other].trails.get(group) for other in facts.counts[group]}
-    alike = {it for it, one in trails.items() if one and one.first <= following < one.first + len(one.digests)}
-    done = [other for other in alike if facts.counts[group][other].completed >= following]
-    is_next = rank.recorded and all(one.group.name == group for one in rank.waiting[:1])
-    return is_next and number in alike and len(done) >= min(2, len(facts.job.groups[group].members) - 1)
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
@@ -178,23 +155,24 @@ def _silent(facts: Facts) -> dict[int, str]:
     Where these are most of the job, only a part of its files is at hand. What people post of a log is a part of it,
     too, unless nearly all ranks are there.
     """
-    seen = facts.job.ranks
-    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in seen.values())
-    unseen = facts.unseen & facts.job.spoken if is_cut and _MANY * len(facts.unseen) > len(seen) else facts.unseen
-    is_most = 2 * len(unseen) >= len(collectives.everybody(facts.job) | unseen)
+    is_cut = facts.job.files == 1 and not any(rank.recorded or rank.process for rank in facts.job.ranks.values())
+    is_cut = is_cut and _MANY * len(facts.unseen) > len(facts.job.ranks)
+    unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen
+    everybody = collectives.everybody(facts.job)
+    is_most = 2 * len(unseen) >= len(everybody | unseen)
     if not unseen or (is_most and len(unseen) > 1) or _explained(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        members = set(meeting.group.members) or (set() if is_most else collectives.everybody(facts.job))
-        for number in unseen & members if meeting.waiting else ():
-            found.setdefault(number, f"{_little(facts, number)}, and {where.label(meeting.group)} waits for it")
+        members = {*meeting.group.members} or (set() if is_most else everybody)
+        if meeting.waiting:
+            found = {**dict.fromkeys(unseen & members, f"{where.label(meeting.group)} waits for it"), **found}
     for number, others in facts.waits_for.items():
-        for other in unseen & others:
-            found.setdefault(other, f"{_little(facts, other)}, and rank {number} waits for it")
+        found = {**dict.fromkeys(unseen & others, f"rank {number} waits for it"), **found}
     if not facts.meetings and any(facts.calls.values()) and not is_most:
-        found = {number: f"{_little(facts, number)}, and others wait in a collective" for number in unseen}
-    return found
+        found = dict.fromkeys(unseen, "others wait in a collective")
+    but = " but lines that tell of no error and no collective"
+    return {it: f"nothing came from it{but if it in facts.job.spoken else ''}, and {why}" for it, why in found.items()}
 
 
 def _explained(facts: Facts) -> bool:
@@ -208,18 +186,12 @@ def _disagree(facts: Facts) -> bool:
     return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
 
 
-def _little(facts: Facts, number: int) -> str:
-    """Return what came from a rank that says neither where it waits nor why it died."""
-    lines = "but lines that tell of no error and no collective"
-    return f"nothing came from it {lines}" if number in facts.job.spoken else "nothing came from it"
-
-
 def _left_behind(facts: Facts) -> dict[int, str]:
     """Name the ranks that wait where most have done all: they have issued a call that nobody else comes to."""
     ranks = facts.job.ranks
     done = {number for number in ranks if not _waits(facts, number) and where.is_done(ranks[number])}
     waiting = ranks.keys() - done
-    if 2 * len(done) <= len(collectives.everybody(facts.job)) or not all(_waits(facts, number) for number in waiting):
+    if 2 * len(done) <= len(collectives.everybody(facts.job)):
         return {}
     met = {number for one in facts.meetings if not done.isdisjoint(one.operations) for number in one.waiting}
     why = "it waits for its peers, and these have done all: it issued more calls than they did"
@@ -230,27 +202,20 @@ def _late(facts: Facts) -> dict[int, str]:
     """Name the ranks that others wait for, and that wait in nothing themselves."""
     found: dict[int, str] = {}
     for meeting in facts.meetings:
-        if not meeting.waiting:
-            continue
-        late = _not_come(facts, meeting)
-        most = (
-            f", or {facts.job.called(meeting.waiting)} issued one call more" if len(late) > len(meeting.waiting) else ""
-        )
-        for number in late:
-            if _waits(facts, number):
-                continue
+        late, label = _not_come(facts, meeting) if meeting.waiting else set(), where.label(meeting.group)
+        is_most = len(late) > len(meeting.waiting)
+        most = f", or {facts.job.called(meeting.waiting)} issued one call more" if is_most else ""
+        for number in late - found.keys():
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
-            label = where.label(meeting.group)
             text = f"has not come to {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
             why = f"its host is late{_where(facts, number) or most}"
-            found.setdefault(number, f"{text}, and it waits in no collective: {why}")
-    waited = {other for others in facts.waits_for.values() for other in others} & facts.job.ranks.keys()
-    for number in waited - found.keys():
-        if facts.job.ranks[number].recorded and not _waits(facts, number):
+            found[number] = f"{text}, and it waits in no collective: {why}"
+    for number in {other for others in facts.waits_for.values() for other in others} - found.keys():
+        if number in facts.job.ranks and facts.job.ranks[number].recorded:
             found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"
-    return found
+    return {number: why for number, why in found.items() if not _waits(facts, number)}
 
 
 def _said(facts: Facts) -> dict[int, str]:
@@ -274,34 +239,30 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     all of these are in one call.
     """
     is_told = any(meeting.waiting for meeting in facts.meetings)
-    free = {
-        number: where.path_to(rank) if rank.stacks else ()
-        for number, rank in facts.job.ranks.items()
-        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
-    }
-    places = Counter(free.values())
-    logged = {number for number, rank in facts.job.ranks.items() if rank.waiting and not rank.recorded}
-    others = {call for number, call in facts.calls.items() if not where.is_idle(facts.job.ranks[number])}
+    ranks, paths = facts.job.ranks, dict[int, tuple[tuple[str, str, int], ...]]()
+    for number, rank in ranks.items():
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks):
+            paths[number] = where.path_to(rank) if rank.stacks else ()
+    places = Counter(paths.values())
+    logged = {number for number, rank in ranks.items() if rank.waiting and not rank.recorded}
+    others = {call for number, call in facts.calls.items() if not where.is_idle(ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
     beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
     free = {
-        number: path
-        for number, path in free.items()
-        if not (may_be_idle and where.is_idle(facts.job.ranks[number]))
-        if facts.job.ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
+        number
+        for number, path in paths.items()
+        if not (may_be_idle and where.is_idle(ranks[number]))
+        if ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
     }
-    seen = facts.calls.keys() | logged | free.keys()
-    if not (any(facts.calls.values()) or logged) or not 0 < 2 * len(free) <= len(seen):
+    seen = facts.calls.keys() | logged | free
+    is_half = 2 * len(free) == len(seen)
+    if not (any(facts.calls.values()) or logged) or 2 * len(free) > len(seen):
         return {}
-    if 2 * len(free) == len(seen) and all(where.is_done(facts.job.ranks[number]) for number in free):
+    if is_half and all(where.is_done(ranks[number]) for number in free):
         return {}  # they left out a call, or the others issued one more
     what = "its peers are in a collective, and no frame or dump shows it in one"
-    ranks = {number: facts.job.ranks[number] for number in free}
-    return {
-        number: f"{what}: it is {where.in_stack(rank).doing}" if rank.stacks else what + _where(facts, number)
-        for number, rank in ranks.items()
-    }
+    return {it: f"{what}: it is {where.in_stack(ranks[it]).doing}" if ranks[it].stacks else what for it in free}
 
 
 def _only_one(facts: Facts) -> dict[int, str]:
@@ -316,24 +277,13 @@ def _only_one(facts: Facts) -> dict[int, str]:
 def _not_come(facts: Facts, meeting: Meeting) -> set[int]:
     """Return the ranks that have not come to a collective, as far as their dumps, stacks or logs tell."""
     counts = facts.counts.get(meeting.group.name, {})
-    with_stack = {
-        number
-        for number in collectives.members(facts.job, meeting.group) & facts.paths.keys()
-        if number not in meeting.operations and not facts.job.ranks[number].recorded
-    }
-    if with_stack:
-        places = Counter(facts.paths.values())
-        with_stack = {
-            number
-            for number in with_stack
-            if facts.calls[number] or not _may_wait(facts, number, places[facts.paths[number]])
-        }
-    logged = {number for number, count in counts.items() if count.enqueued >= 0 and number not in meeting.operations}
-    return {
-        number
-        for number in {*meeting.absent, *with_stack, *logged}
-        if counts.get(number, Count()).enqueued < (meeting.sequence or 0)
-    }
+    known = {*meeting.absent, *(number for number, count in counts.items() if count.enqueued >= 0)}
+    members = collectives.members(facts.job, meeting.group) & facts.paths.keys() - meeting.operations.keys()
+    spied = {number for number in members if not facts.job.ranks[number].recorded}
+    places = Counter(facts.paths.values() if spied else ())
+    known |= {it for it in spied if facts.calls[it] or not _may_wait(facts, it, places[facts.paths[it]])}
+    come = meeting.sequence or 0
+    return {it for it in known - meeting.operations.keys() if counts.get(it, Count()).enqueued < come}
 
 
 def _waits(facts: Facts, number: int) -> bool:
@@ -385,17 +335,13 @@ def _in_what(facts: Facts) -> dict[int, str]:
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
             named = _minority(sides, why)
-            if len(named) == sum(map(len, sides)) and _is_untold(meeting):
-                continue
-            if len(named) == sum(map(len, sides)) and (odd := _odd(facts, meeting, sides)):
-                named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
+            if len(named) == sum(map(len, sides)):
+                if any(one.done and not one.kind for one in meeting.operations.values()):
+                    continue  # nobody knows what that one issued, which is past it: it may be one of the most
+                if odd := _odd(facts, meeting, sides):
+                    named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
             found.update(named)
     return found
-
-
-def _is_untold(meeting: Meeting) -> bool:
-    """Return whether a rank is past a collective of which nobody knows what it issued: it may be one of the most."""
-    return any(one.done and not one.kind for one in meeting.operations.values())
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
@@ -416,80 +362,44 @@ def _key(operation: Operation) -> tuple[object, ...]:
 
 
 def _mismatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that meet in another size or type: such as did otherwise than their like.
-
-    Else these are the ends of most such pairs, or those with the rarer size or type.
-    """
-    met = {
-        (number, end.rank): (one, end.operation)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if one.kind == "send" and end.operation and end.rank in facts.met[number]
-        if _load(one) != _load(end.operation)
-    }
-    usual = Counter(
-        (one.group.description, _load(one))
-        for rank in facts.job.ranks.values()
-        for one in (*rank.waiting, *rank.last)
-        if met and one.kind in OPPOSITE
-    )
-    rarer: set[int] = set()
-    for pair, ends in met.items():
-        times = [usual[one.group.description, _load(one)] for one in ends]
-        rarer.update(number for number, many in zip(pair, times) if many == min(times))
-    why = {
-        pair: (one, f"rank {pair[0]} sends {_load(one)}, and rank {pair[1]} receives {_load(other)}")
-        for pair, (one, other) in met.items()
-    }
-    return _of_ends(facts, why, _most_of(met), rarer)
+    """Name the ends of sends and receives that meet in another size or type."""
+    differ: dict[tuple[int, int], tuple[Operation, str]] = {}
+    for number, head in facts.heads.items():
+        for one, end in head.pairs:
+            if one.kind == "send" and end.operation and end.rank in facts.met[number]:
+                sent, received = _load(one), _load(end.operation)
+                if sent != received:
+                    why = f"rank {number} sends {sent}, and rank {end.rank} receives {received}"
+                    differ[number, end.rank] = one, why
+    return _of_ends(facts, differ)
 
 
 def _unmatched(facts: Facts) -> dict[int, str]:
-    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other.
-
-    These did otherwise than their like; else they are the ends of most such pairs.
-    """
-    lacking = {
-        (number, end.rank): (one, end)
-        for number, head in facts.heads.items()
-        for one, end in head.pairs
-        if not end.done and end.rank not in facts.met[number]
-    }
-    why = {
-        pair: (one, f"rank {pair[0]} waits in a {one.kind} for rank {pair[1]}, which is elsewhere")
-        for pair, (one, _) in lacking.items()
-    }
+    """Name the ends of sends and receives that nobody meets, among ranks that wait for each other."""
     found: dict[int, str] = {}
     for core in facts.cycles:
-        within = {pair: why[pair] for pair in lacking if core.issuperset(pair)}
-        known = {pair: one for pair, one in within.items() if lacking[pair][1].is_known}
-        chosen = known or within
-        # who is in another send or receive may come to it yet
-        past = {p: it for p, it in chosen.items() if p[1] in facts.heads and not facts.heads[p[1]].pairs}
-        chosen = past or chosen
-        is_of_one = len({other for _, other in chosen}) == 1  # all others only wait for it
-        found.update(_of_ends(facts, chosen, _most_of(chosen) if known or is_of_one else set()))
+        lacking = {
+            (number, end.rank): (one, f"rank {number} waits in a {one.kind} for rank {end.rank}, which is elsewhere")
+            for number in core & facts.heads.keys()
+            for one, end in facts.heads[number].pairs
+            if not end.done and end.rank in core - facts.met[number]
+        }
+        found.update(_of_ends(facts, lacking))
     return found
 
 
-def _of_ends(facts: Facts, why: dict[tuple[int, int], tuple[Operation, str]], *choices: set[int]) -> dict[int, str]:
-    """Return the ends that did otherwise than their like, or the next choice that is some of the ends and not all; else
-    all of them.
-    """
-    ends = {number: why[pair] for pair in reversed(why) for number in pair}
-    names = {number: one.group.description for pair, (one, _) in why.items() for number in pair}
-    odd = unlike(facts.job, facts.heads, names)
-    named = next((choice for choice in ({*odd}, *choices) if choice and choice != ends.keys()), ends.keys())
+def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]]) -> dict[int, str]:
+    """Return the ends of pairs that did otherwise than their like, or else the ends of most pairs."""
+    ends = {number: pairs[pair] for pair in reversed([*pairs]) for number in pair}
+    odd = unlike(facts.job, facts.heads, {it: one.group.description for pair, (one, _) in pairs.items() for it in pair})
+    times = Counter(number for pair in pairs for number in pair)
+    most = {number for number, many in times.items() if many == max(times.values())}
+    named = odd.keys() if odd and odd.keys() != ends.keys() else most
     return {
         number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
         + f"in {where.label(ends[number][0].group)}, {ends[number][1]}"
         for number in named
     }
-
-
-def _most_of(pairs: Iterable[tuple[int, int]]) -> set[int]:
-    times = Counter(number for pair in pairs for number in pair)
-    return {number for number, many in times.items() if many == max(times.values())}
 
 
 def _load(operation: Operation) -> str:
@@ -526,18 +436,28 @@ def _alone(facts: Facts) -> dict[int, str]:
     }
 
 
-def _in_order(facts: Facts) -> dict[int, str]:
-    """Name the ranks of a cycle without which there would be none, or that wait in another group than most of it."""
+def _in_cycle(facts: Facts) -> dict[int, str]:
+    """Name the rank of a cycle without which there would be none, or else all ranks that wait for each other."""
     found: dict[int, str] = {}
+    ahead = {**facts.waits_for, **facts.missing}
     for core in facts.cycles:
-        places = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
-        sides = _sides(places)
-        if (crossing := _crossing(facts, core)) is not None:
-            found[crossing] = f"waits in {places[crossing]}, and all who wait for another there wait for it in the end"
-        elif len(sides) > 1 and max(map(len, sides)) * 2 > len(core):
-            why = "while most of those that wait for it do so in another group"
-            found.update((number, f"waits in {places[number]}, {why}") for number in _minority(sides, ""))
+        labels = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
+        edges = {number: core & ahead[number] for number in core}
+        crossing = [one for one in _ring(edges) if not _ring({it: to - {one} for it, to in edges.items() if it != one})]
+        for one in crossing if len(crossing) == 1 else ():
+            found[one] = f"waits in {labels[one]}, and all who wait for another there wait for it in the end"
+        for one in core if len(crossing) != 1 else ():
+            found[one] = f"deadlocked in {labels[one]}: it waits for ranks that wait for it"
     return found
+
+
+def _ring(edges: Mapping[int, Collection[int]]) -> list[int]:
+    """Return some ranks of which each waits for the next one, and the last for the first; none if there are none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return [*error.args[1][1:]]
+    return []
 
 
 def _in_call(facts: Facts) -> dict[int, str]:
@@ -564,8 +484,6 @@ def _other_stack(facts: Facts) -> dict[int, str]:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
-    if len(sides) == 1:
-        sides = _sides(stacks)
     if len(sides) < 2 or max(map(len, sides)) * 2 <= len(stacks):
         return {}
     is_mixed = len({bool(facts.calls[number]) for number in stacks}) > 1
@@ -593,38 +511,6 @@ def _may_wait(facts: Facts, number: int, beside: int) -> bool:
     if where.waits_on_host(rank) or where.moved(rank):
         return False
     return number in facts.as_waiting or (beside > 1 and not where.is_busy(rank))
-
-
-def _in_cycle(facts: Facts) -> dict[int, str]:
-    """Name all ranks that wait for each other."""
-    why = "it waits for ranks that wait for it"
-    return {
-        number: f"deadlocked in {where.label(facts.job.ranks[number].waiting[0].group)}: {why}"
-        for core in facts.cycles
-        for number in core
-    }
-
-
-def _crossing(facts: Facts, core: frozenset[int]) -> int | None:
-    """Return the only rank without which nobody in a cycle would wait for each other, if there is one."""
-    ahead = {**facts.waits_for, **facts.missing}
-    edges = {number: core & ahead[number] for number in core}
-    one, path = min(core), dict[int, None]()
-    while one not in path:
-        path[one] = None
-        one = min(edges[one])
-    ring = [*path][[*path].index(one) :]
-    found = [one for one in ring if not _is_circular({it: to - {one} for it, to in edges.items() if it != one})]
-    return found[0] if len(found) == 1 else None
-
-
-def _is_circular(edges: Mapping[int, Collection[int]]) -> bool:
-    """Return whether some ranks wait for each other."""
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError:
-        return True
-    return False
 
 
 def _sides(keys: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
@@ -663,9 +549,8 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
-    (DISAGREES, _in_order),
+    (DISAGREES, _in_cycle),
     (DISAGREES, _in_call),
-    ("stack", _other_stack),
-    ("cycle", _in_cycle),
+    (HOST, _other_stack),
 )
 """In this order; and the first that names a rank counts."""

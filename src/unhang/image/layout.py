@@ -11,11 +11,12 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from unhang.errors import UnhangError
 from unhang.image import tar
-from unhang.image.stream import Chunk, Reader, bad, checked, of_file, plain, too_large
+from unhang.image.stream import Chunk, Reader, bad, checked, hashed, of_file, plain, too_large
 from unhang.image.tree import Change
 
 _JSON = 4 << 20  # bytes of a manifest or a config
@@ -61,14 +62,28 @@ def is_system(folder: str) -> bool:
 
 
 def read(path: str, layer: Read) -> Contents:
-    """Return an image in an archive or a layout; ``layer`` reads each of its layers.
+    """Return an image in an archive, a layout or an archive of a root file system; ``layer`` reads each layer.
 
     Raises UnhangError ``bad-image``, ``image-too-large``, ``no-zstd``, what ``layer`` raises, and OSError.
     """
     if os.path.isdir(path):
         return _image(_Folder(path, layer))
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        if _begins_a_system(plain(of_file(file))):
+            file.seek(0)
+            return Contents(Config({}, "", ""), [layer(plain(of_file(file)))])
+        file.seek(0)
         return _image(_Archive(plain(of_file(file)), layer))
+
+
+def _begins_a_system(reader: Reader) -> bool:
+    """Return whether an archive is one of a root file system, as `docker export` writes it, by its first files."""
+    for member in islice(tar.members(reader), _PARTS):
+        if member.path.partition("/")[0] in _OF_A_SYSTEM:
+            return True
+        if _LAYER.fullmatch(member.path) or member.path.endswith(".json"):
+            return False
+    return False
 
 
 class _Store(Protocol):
@@ -183,13 +198,7 @@ def _layer(chunks: Iterator[Chunk], name: str, read: Read) -> tuple[list[Change]
     if _NAMED.fullmatch(name):
         return read(inside), ""
     digest = hashlib.sha256()
-
-    def seen() -> Iterator[Chunk]:
-        for chunk in inside.rest():
-            digest.update(chunk)
-            yield chunk
-
-    return read(Reader(seen())), digest.hexdigest()
+    return read(Reader(hashed(inside.rest(), digest))), digest.hexdigest()
 
 
 def _checked(chunks: Iterator[Chunk], name: str) -> Iterator[Chunk]:
@@ -203,7 +212,11 @@ def _image(store: _Store) -> Contents:
         return _of_oci(store)
     if store.has("manifest.json"):
         return _of_docker(store)
-    raise bad("it is no image: it has neither an index.json, as an OCI layout, nor a manifest.json, as `docker save`")
+    error = bad(
+        "it is no image: it has no index.json, as an OCI layout, no manifest.json, as `docker save`, and no /usr"
+    )
+    error.hint = "save it with docker save IMAGE -o FILE; or unpack it, and name the folder of its root file system"
+    raise error
 
 
 def _of_docker(store: _Store) -> Contents:

@@ -6,6 +6,7 @@ import hashlib
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
@@ -90,12 +91,21 @@ def of_file(file: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
+def hashed(chunks: Iterator[Chunk], into: hashlib._Hash) -> Iterator[Chunk]:
+    """Yield these bytes, and hash each chunk in a thread while the next is read: it takes longer than to read it."""
+    with ThreadPoolExecutor(1) as beside:
+        last: Future[None] | None = None
+        for chunk in chunks:
+            if last is not None:
+                last.result()
+            last = beside.submit(into.update, chunk)
+            yield chunk
+
+
 def checked(chunks: Iterator[Chunk], digest: str, what: str) -> Iterator[Chunk]:
     """Yield these bytes. Raises UnhangError ``bad-image`` at their end if they do not have this sha256."""
     found = hashlib.sha256()
-    for chunk in chunks:
-        found.update(chunk)
-        yield chunk
+    yield from hashed(chunks, found)
     if found.hexdigest() != digest:
         raise bad(f"{what} does not have its digest: it is damaged, or somebody has changed it")
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang import packs
+from unhang.find import answers
 from unhang.judge import elsewhere, matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
-from unhang.records import Installation, Pin, Upstream, normal
+from unhang.records import Installation, Names, Pin, Upstream, normal
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target
 from unhang.suggest import Command, Hint, line
@@ -37,18 +38,23 @@ class _Known(NamedTuple):
     """The tag that its commit has."""
 
 
-def distributions() -> frozenset[str]:
-    """Return the normal names of the distributions that hold upstreams."""
-    return frozenset(normal(one.distribution) for one in packs.upstreams().values())
+def in_folder(folder: str) -> str:
+    """Return the distribution that is built from a folder with an upstream's code; empty if it has none."""
+    for one in packs.upstreams().values():
+        top = os.path.join(folder, one.about.get("folder", ""))
+        if answers.is_framework(one.module, answers.folder(top, one.module)):
+            return normal(one.distribution)
+    return ""
 
 
-def checkouts() -> dict[str, str]:
-    """Return the distribution that a checkout is built into, by the normal name of its repository or folder."""
-    found = {name: name for name in distributions()}
+def names() -> Names:
+    """Return the names of the distributions that hold upstreams, and of the repositories that they are built from."""
+    found = {name: name for name in (normal(one.distribution) for one in packs.upstreams().values())}
+    distributions = frozenset(found)
     for one in packs.upstreams().values():
         for repository in filter(None, (one.about.get("repository"), *one.about.get("formerly", ()))):
             found.setdefault(normal(repository.rpartition("/")[2]), normal(one.distribution))
-    return found
+    return Names(distributions, found)
 
 
 def judge(path: str, pins: Iterable[Pin], fixes: Sequence[Fix]) -> list[Finding]:
@@ -113,11 +119,15 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
 
 def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
     """Return which release a pin without a commit is: its version says it, unless somebody has built it himself."""
+    if "://" in pin.source and not pin.version:
+        return _Known("", "it comes from a URL that has no version in its name", _installed())
     if pin.source and not pin.source.endswith((".whl", ".zip", ".tar.gz")):
         folder = os.path.join(os.path.dirname(path), pin.source)
         return _Known("", "it comes from a folder, whose code may be any", Hint(Command("check", ("--source", folder))))
     if not pin.version:
         allowed = f"no version is pinned{f', {pin.ref} is allowed' if pin.ref else ''}"
+        if pin.ref.startswith("$"):
+            allowed = f"its version is in a variable, {pin.ref}, which this file does not set"
         return _Known("", allowed, "lock it, with `uv lock` or `pip-compile`, or check the environment")
     if found := on_record(upstream, pin.version):
         return _Known(found)
@@ -157,12 +167,14 @@ def _by_git(pin: Pin) -> _Known:
         why = f"commit {pin.commit[:9]} is not known as that of a release's tag"
     if not re.fullmatch(_URL, pin.repository):
         return _Known("", why, Hint("check that commit out, then ", Command("check", ("--source", "DIR"))))
-    folder = pin.distribution
+    folder, inside = pin.distribution, os.path.join(pin.distribution, pin.source)
     branch = [f"--branch={pin.ref}"] if pin.ref and not pin.commit else []
     get = line("git", "clone", *branch, "--", pin.repository, folder)
     if pin.commit:
         get += f" && {line('git', '-C', folder, 'checkout', '--detach', pin.commit)}"
-    return _Known("", why, Hint(f"to read that code: `{get}`, then ", Command("check", ("--source", folder))))
+    return _Known(
+        "", why, Hint(f"to read that code: `{get}`, then ", Command("check", ("--source", inside.rstrip("/"))))
+    )
 
 
 def _is_commit(commit: str, given: str, is_own: bool) -> bool:

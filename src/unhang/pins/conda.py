@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from unhang.pins import origin
-from unhang.pins.values import DamagedError, no_reader
-from unhang.records import Pin, normal
+from unhang.pins.values import DamagedError, no_reader, require
+from unhang.records import Names, Pin, normal
 
 
-def pins(content: str, names: Collection[str]) -> list[Pin]:
+def pins(content: str, names: Names) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError, and UnhangError ``no-lock-reader``."""
     top = _keys(_composed(content))
     if "package" not in top or "metadata" not in top:
         raise DamagedError("it has no packages of conda-lock's")
+    require(getattr(top.get("version"), "value", 1), 1)
     platforms: dict[Pin, list[str]] = {}
     lines: dict[Pin, int] = {}
     every = set()
     for node in _items(top["package"]):
         row = {key: str(value.value) for key, value in _keys(node).items() if isinstance(value.value, str)}
         every.add(row.get("platform", ""))
-        if (name := normal(row.get("name", ""))) in names:
-            only = f"only in category {row['category']}" if row.get("category", "main") != "main" else ""
-            pin = Pin(name, row.get("version", ""), when=only)
-            pin = origin.of_git(pin, row["url"]) if row.get("url", "").startswith("git+") else pin
+        only = f"only in category {row['category']}" if row.get("category", "main") != "main" else ""
+        pin = Pin(normal(row.get("name", "")), row.get("version", ""), when=only)
+        pin = origin.of_git(pin, row["url"]) if row.get("url", "").startswith("git+") else pin
+        if found := origin.known(pin, names):
+            pin = found
             platforms.setdefault(pin, []).append(row.get("platform", ""))
             lines.setdefault(pin, node.start_mark.line + 1)
     return [

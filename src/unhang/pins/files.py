@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.pins.values import MOST, DamagedError, Table
-from unhang.records import Pin
+from unhang.records import Names, Pin
 
 LARGEST = 64 << 20
 """Bytes. An SBOM of a large image has twenty million."""
@@ -24,31 +23,33 @@ class Locked(NamedTuple):
 
     path: str
     pins: tuple[Pin, ...]
+    nameless: tuple[Pin, ...] = ()
+    """URLs and paths that may be any package."""
     unread: tuple[str, ...] = ()
     """Other files that it includes, by path."""
 
 
-def read(path: str, names: Collection[str], checkouts: Mapping[str, str]) -> Locked:
-    """Return the pins of these distributions in a file; ``checkouts`` is that of ``requirements.pins``.
+def read(path: str, names: Names) -> Locked:
+    """Return the pins of these distributions in a file.
 
     Raises UnhangError ``bad-lock``, ``no-lock-reader``, ``unreadable``.
     """
     content = _content(path)
     unread: list[str] = []
     try:
-        pins = _pins(path, content, names, checkouts, unread)
+        pins = _pins(path, content, names, unread)
     except DamagedError as error:
         raise _bad(path, str(error)) from error
     except (ValueError, RecursionError, MemoryError) as error:  # of a parser: no TOML, no JSON, nested too deeply
         raise _bad(path, " ".join(str(error).split())) from error
     if len(pins) > MOST:
-        raise _bad(path, f"it has over {MOST} pins of {', '.join(sorted({pin.distribution for pin in pins}))}")
-    return Locked(path, tuple(pins), tuple(os.path.join(os.path.dirname(path), name) for name in unread))
+        found = sorted({pin.distribution or "what has no name" for pin in pins})
+        raise _bad(path, f"it has over {MOST} pins of {', '.join(found)}")
+    named, nameless = (tuple(pin for pin in pins if bool(pin.distribution) is it) for it in (True, False))
+    return Locked(path, named, nameless, tuple(os.path.join(os.path.dirname(path), name) for name in unread))
 
 
-def _pins(
-    path: str, content: str, names: Collection[str], checkouts: Mapping[str, str], unread: list[str]
-) -> list[Pin]:
+def _pins(path: str, content: str, names: Names, unread: list[str]) -> list[Pin]:
     """Return the pins; add to ``unread`` what it includes. Raises ValueError, RecursionError, and as ``read``."""
     name = os.path.basename(path).lower()
     if content.lstrip()[:1] == "{":
@@ -70,10 +71,10 @@ def _pins(
     from unhang.pins import requirements
 
     unread += requirements.included(content)
-    return requirements.pins(content, names, checkouts)
+    return requirements.pins(content, names)
 
 
-def _of_toml(content: str, document: Table, names: Collection[str]) -> list[Pin]:
+def _of_toml(content: str, document: Table, names: Names) -> list[Pin]:
     metadata = document.get("metadata")
     keys = metadata if isinstance(metadata, dict) else {}
     if "lock-version" in document:

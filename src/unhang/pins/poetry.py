@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from unhang.pins import origin, toml
-from unhang.pins.values import DamagedError, Table, table, text, texts
-from unhang.records import Pin, normal
+from unhang.pins.values import DamagedError, Table, require, table, text, texts
+from unhang.records import Names, Pin, normal
 
 
-def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
+def pins(content: str, document: Table, names: Names) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
-    return [_pin(package, line, document) for package, line in toml.packages(content, document, names)]
+    require(text(table(document, "metadata"), "lock-version") or "1", 1, 2)
+    found = toml.pins(content, document, names, _pin)
+    return [pin._replace(when="; ".join(_when(package, document))) for package, pin in found]
 
 
-def _pin(package: Table, line: int, document: Table) -> Pin:
-    name = normal(text(package, "name"))
-    pin = Pin(name, text(package, "version"), line, when="; ".join(_when(package, name, document)))
+def _pin(package: Table) -> Pin:
+    pin = Pin(normal(text(package, "name")), text(package, "version"))
     source = table(package, "source")
     kind, url = text(source, "type"), text(source, "url")
     if kind == "git":
-        return origin.of_git(pin, url, text(source, "reference"), text(source, "resolved_reference"))
+        commit = text(source, "resolved_reference")
+        return origin.of_git(pin, url, text(source, "reference"), commit, text(source, "subdirectory"))
     return origin.of_url(pin, url) if kind in ("url", "file", "directory") else pin
 
 
-def _when(package: Table, name: str, document: Table) -> list[str]:
+def _when(package: Table, document: Table) -> list[str]:
+    name = normal(text(package, "name"))
     markers = package.get("markers")
     if isinstance(markers, dict):  # one for each group, if they differ
         when = [f"{group}: {marker}" for group, marker in markers.items()]

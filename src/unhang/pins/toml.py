@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from unhang.pins.values import MOST, DamagedError, Table, no_reader, tables, text
-from unhang.records import normal
+from unhang.pins import origin
+from unhang.pins.values import DamagedError, Table, no_reader, tables
+from unhang.records import Names, Pin
 
 _DOTS = 1000
 """In one line. The parser's time grows with the square of a dotted key's length; lock files have none of those."""
@@ -30,14 +30,12 @@ def parsed(content: str) -> dict[str, Any]:
     return document
 
 
-def packages(content: str, document: Table, names: Collection[str]) -> list[tuple[Table, int]]:
-    """Return the packages that have one of these normal names, with their lines: one more than `MOST` at most.
-
-    Raises DamagedError.
-    """
+def pins(content: str, document: Table, names: Names, read: Callable[[Table], Pin]) -> Iterator[tuple[Table, Pin]]:
+    """Yield each package that is one of these, with its pin on its line. Raises DamagedError."""
     every = tables(document, "package")
-    at = lines(content, "package", len(every))
-    return list(islice((it for it in zip(every, at) if normal(text(it[0], "name")) in names), MOST + 1))
+    for package, line in zip(every, lines(content, "package", len(every))):
+        if (pin := origin.known(read(package), names)) is not None:
+            yield package, pin._replace(line=line)
 
 
 def lines(content: str, name: str, number: int) -> list[int]:

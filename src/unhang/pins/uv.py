@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from unhang.pins import origin, toml
-from unhang.pins.values import Table, table, tables, text, texts
-from unhang.records import Pin, normal
+from unhang.pins.values import Table, require, table, tables, text, texts
+from unhang.records import Names, Pin, normal
 
 _Node = tuple[str, str]
 """A package, and one of its extras or groups; empty for the package itself."""
 
 
-def pins(content: str, document: Table, names: Collection[str]) -> list[Pin]:
+def pins(content: str, document: Table, names: Names) -> list[Pin]:
     """Return the pins of these distributions. Raises DamagedError."""
-    found = [(it, _pin(it, line)) for it, line in toml.packages(content, document, names)]
+    require(document.get("version"), 1)
+    found = list(toml.pins(content, document, names, _pin))
     if not found:
         return []
     packages = tables(document, "package")
     needs = {(text(it, "name"), part): rows for it in packages for part, rows in _parts(it)}
     only = _only(packages, needs)
-    return [_asked(pin, it, needs, only.get(pin.distribution, "")) for it, pin in found]
+    return [_asked(pin, it, needs, only.get(text(it, "name"), "")) for it, pin in found]
 
 
-def _pin(package: Table, line: int) -> Pin:
-    pin, source = Pin(normal(text(package, "name")), text(package, "version"), line), table(package, "source")
+def _pin(package: Table) -> Pin:
+    pin, source = Pin(normal(text(package, "name")), text(package, "version")), table(package, "source")
     if git := text(source, "git"):
         return origin.of_git(pin, git)
     for key in ("url", "path", "directory", "editable", "virtual"):
@@ -39,7 +40,7 @@ def _asked(pin: Pin, package: Table, needs: Mapping[_Node, list[Table]], only: s
         row
         for below in needs.values()
         for row in below
-        if text(row, "name") == pin.distribution and text(row, "version") in ("", pin.version)
+        if text(row, "name") == text(package, "name") and text(row, "version") in ("", pin.version)
     ]
     markers = dict.fromkeys(text(row, "marker") for row in rows)
     if not all(markers):  # somebody always needs it, in its fork

@@ -25,6 +25,13 @@ def no_reader(why: str) -> UnhangError:
     return UnhangError("no-lock-reader", why, hint="pip install 'unhang[lock]'")
 
 
+def require(version: object, *majors: int) -> None:
+    """Raise DamagedError unless a format's version begins with one of these: another may mean something else."""
+    if str(version).partition(".")[0] not in map(str, majors):
+        known = " or ".join(map(str, majors))
+        raise DamagedError(f"its format has version {version}, and unhang knows version {known} of it")
+
+
 def text(table: Table, key: str) -> str:
     """Return the text of a key; empty if it is not there. Raises DamagedError."""
     return _of(table, key, str) or ""

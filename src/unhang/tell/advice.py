@@ -33,23 +33,27 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
 
 
 def _better(findings: Sequence[Finding], request: Request) -> Iterator[str]:
-    """Yield, for each pin of a release that needs fixes, the newest release in which the most are fixed."""
+    """Yield, for each pinned release that needs fixes, the newest release in which the most are fixed."""
     fixes = [catalog.fix(name) for name in request.fixes]
-    places = dict.fromkeys(it.installation for it in findings if it.verdict.verdict == NEEDED)
-    for pin, version in dict.fromkeys((it.pin, on_record(it.upstream, it.version or "")) for it in places):
-        if pin is None or not version:  # a wheel, which was read, may be of any version
-            continue
-        best = upgrade.best(upgrade.steps(pin.distribution, version, fixes))
+    extras: dict[tuple[str, str], set[str]] = {}
+    for place in (it.installation for it in findings if it.verdict.verdict == NEEDED):
+        version = on_record(place.upstream, place.version or "")
+        if place.pin is not None and version:  # a wheel, which was read, may be of any version
+            extras.setdefault((place.pin.distribution, version), set()).update(place.pin.extras)
+    for (distribution, version), asked in extras.items():
+        best = upgrade.best(upgrade.steps(distribution, version, fixes))
         if best is not None:
-            have = upgrade.needs(pin.distribution, version, fixes)[0]
-            yield _instead(pin, best, have)
+            have = upgrade.needs(distribution, version, fixes)[0]
+            others = [other for name, other in extras if name == distribution and other != version]
+            yield _instead(Pin(distribution, version * bool(others), extras=tuple(sorted(asked))), best, have)
 
 
 def _instead(pin: Pin, best: Step, have: Sequence[str]) -> str:
     extras = gate.line(f"[{','.join(pin.extras)}]") if pin.extras else ""
+    of = f" in place of {pin.version}" if pin.version else ""
     brings = f"brings in {', '.join(best.brings)}" if best.brings else "brings in none"
     unknown = f"; nobody knows whether it needs {', '.join(best.unknown)}" if best.unknown else ""
     return (
-        f"or pin {pin.distribution}{extras}=={best.version}, which drops {len(best.drops)} of {len(have)} "
+        f"or pin {pin.distribution}{extras}=={best.version}{of}, which drops {len(best.drops)} of {len(have)} "
         f"({', '.join(best.drops)}) and {brings}{unknown}"
     )
