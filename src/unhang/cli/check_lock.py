@@ -62,7 +62,7 @@ def judged(wanted: Request) -> tuple[Search, list[Finding]]:
     warnings = [f"{path} is included, and was not read: name it too, with --lock" for path in unread]
     warnings += [
         f"{lock.path}:{pin.line}: nobody can tell which package {pin.repository or pin.source} is: if it is one of "
-        f"{', '.join(sorted(names.distributions))}, put its name before it, as in `verl @ URL`"
+        f"{', '.join(sorted(names.distributions))}, put its name before it, as in `NAME @ URL`"
         for lock in read
         for pin in lock.nameless
     ]

@@ -212,11 +212,10 @@ def _image(store: _Store) -> Contents:
         return _of_oci(store)
     if store.has("manifest.json"):
         return _of_docker(store)
-    error = bad(
-        "it is no image: it has no index.json, as an OCI layout, no manifest.json, as `docker save`, and no /usr"
+    raise bad(
+        "it is no image: it has no index.json, as an OCI layout, no manifest.json, as `docker save`, and no /usr",
+        "save it with docker save IMAGE -o FILE; or unpack it, and name the folder of its root file system",
     )
-    error.hint = "save it with docker save IMAGE -o FILE; or unpack it, and name the folder of its root file system"
-    raise error
 
 
 def _of_docker(store: _Store) -> Contents:
@@ -281,9 +280,8 @@ def _name(notes: Mapping[str, object]) -> str:
 
 
 def _several(names: list[str]) -> UnhangError:
-    error = bad(f"it has several images: {', '.join(names[:9])}")
-    error.hint = "save one of them alone: docker save IMAGE -o FILE"
-    return error
+    what = f"it has several images: {', '.join(names[:9])}"
+    return bad(what, "save one of them alone: docker save IMAGE -o FILE")
 
 
 def _config(document: Mapping[str, object], notes: tuple[str, ...]) -> Config:

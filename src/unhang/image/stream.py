@@ -23,9 +23,9 @@ _PIECE = 1 << 14  # bytes that are decompressed at once: what is after the end o
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-def bad(what: str) -> UnhangError:
+def bad(what: str, hint: str = "make it again: docker save IMAGE -o FILE") -> UnhangError:
     """Return the error of an image that cannot be read: damaged, hostile, or none at all."""
-    return UnhangError("bad-image", what, hint="make it again: docker save IMAGE -o FILE")
+    return UnhangError("bad-image", what, hint=hint)
 
 
 def too_large(what: str) -> UnhangError:
