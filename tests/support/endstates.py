@@ -9,7 +9,7 @@ from typing import Any
 
 from support import sources
 from support.sources import Source as Upstream
-from unhang.compat.endstates import sandbox
+from unhang.compat.endstates import sandbox, scenes
 from unhang.compat.endstates.compare import Row, compare, tried
 from unhang.compat.endstates.endstate import EndState, Outcome, Source
 from unhang.shapes import catalog
@@ -71,12 +71,19 @@ def sample(before: Upstream, after: Upstream | None, most: int = 12) -> Row:
 
 
 def row(upstream: Upstream, after: Source | None = None, text: str | None = None) -> Row:
-    """Run an upstream function, or a changed ``text`` of its file, and our rewrite of it, or another one."""
+    """Run an upstream function, or a changed ``text`` of its file, and our rewrite of it, or another one.
+
+    A scene plays the text in the tree of the upstream function that was changed.
+    """
     name = upstream.target.function
     if after is None and text is None and upstream.known.state == "affected":
         after = Source(upstream.rewritten.data.decode(), name)
-    as_written = text is None and _is_pull(upstream)
-    return sandbox.run(upstream.target.fix, Source(text or upstream.data.decode(), name), after, as_written)
+    fix, untouched = upstream.target.fix, Source(upstream.data.decode(), name)
+    before = Source(text, name) if text else untouched
+    if scenes.of(fix, name):
+        texts = {scenes.BEFORE: before, **({scenes.AFTER: after} if after else {})}
+        return scenes.row(fix, before, after, scenes.played(fix, untouched, texts, [*texts]))
+    return sandbox.run(fix, before, after, text is None and _is_pull(upstream))
 
 
 def _is_pull(upstream: Upstream) -> bool:

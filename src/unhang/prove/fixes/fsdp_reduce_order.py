@@ -158,16 +158,17 @@ def _model(case: Case, order: Sequence[int] = ()) -> Any:
         it.data = torch.randint(-3, 4, it.shape).float()  # so that no sum rounds
     wanted = [it for it in order if it < len(model.towers)]
     places = [(part, number) for number, of in enumerate(model.towers) for part in of.modules() if part._parameters]
-    pool = sorted((torch.nn.Parameter(torch.empty(0)) for _ in range(_POOL)), key=id)
-    for chosen in itertools.permutations(pool, len(places)) if order else ():
-        towers = {it: number for it, (_, number) in zip(chosen, places)}
-        in_set = set().union(*({it for it in chosen if towers[it] == number} for number in sorted(wanted)))
-        orders = [[towers[it] for it in each] for each in (in_set, sorted(towers, key=id))]
-        if all([*dict.fromkeys(each[::-1])] == wanted[::-1] for each in orders):
-            for it, (part, _) in zip(chosen, places):
-                it.data, part.weight = part.weight.data, it
-            return model
-    assert not order, "no such order"
+    pools: list[list[Any]] = []  # what is kept there holds its address
+    while order:
+        pools.append(sorted((torch.nn.Parameter(torch.empty(0)) for _ in range(_POOL)), key=id))
+        for chosen in itertools.permutations(pools[-1], len(places)):
+            towers = {it: number for it, (_, number) in zip(chosen, places)}
+            in_set = set().union(*({it for it in chosen if towers[it] == number} for number in sorted(wanted)))
+            orders = [[towers[it] for it in each] for each in (in_set, sorted(towers, key=id))]
+            if all([*dict.fromkeys(each[::-1])] == wanted[::-1] for each in orders):
+                for it, (part, _) in zip(chosen, places):
+                    it.data, part.weight = part.weight.data, it
+                return model
     return model
 
 
