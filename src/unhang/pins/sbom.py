@@ -52,7 +52,7 @@ _Found = tuple[str, str, dict[str, str]]
 
 def _cyclonedx(document: Table) -> Iterator[_Found]:
     """Yield the components in the order in which they stand there."""
-    require(document.get("specVersion"), 1)
+    require(document.get("specVersion", 1), 1)
     for key in document:
         if key == "components":
             yield from _below(document)
