@@ -44,6 +44,10 @@ def archive(folder: Path) -> Path:
     return folder.parent / "layout.tar"
 
 
+def test_a_device_without_an_end_is_no_image() -> None:
+    assert error(Path("/dev/zero")) == "it is neither a regular file nor a folder"
+
+
 def test_what_docker_saves_is_read(tmp_path: Path) -> None:
     path = make.saved(tmp_path / "a.tar", [ONE, TWO], ["A=b=c", "D"], WorkingDir="/w", User="me")
     read = layout.read(str(path), names)

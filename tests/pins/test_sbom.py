@@ -87,8 +87,8 @@ def test_spdx_2_and_3(tmp_path: Path) -> None:
     [
         '{"a": 1}',
         "{",
-        '{"bomFormat": "CycloneDX", "components": {}}',
-        '{"bomFormat": "CycloneDX", "components": [{"name": 1}]}',
+        '{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": {}}',
+        '{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": [{"name": 1}]}',
         '{"spdxVersion": 2, "packages": [1]}',
         '{"a":' * 100_000,
         '{"a": ' + "1" * 10_000 + "}",
@@ -98,3 +98,16 @@ def test_what_is_no_sbom_is_damage(text: str, tmp_path: Path) -> None:
     with pytest.raises(UnhangError) as raised:
         read(tmp_path / "bom.json", text)
     assert raised.value.code == "bad-lock"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"bomFormat": "CycloneDX", "specVersion": "2.0", "components": []},
+        {"spdxVersion": "SPDX-4.0", "packages": []},
+        {"@context": "", "@graph": [{"type": "CreationInfo", "specVersion": "4.0"}]},
+    ],
+)
+def test_an_unknown_version_of_a_format_is_an_error(document: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(UnhangError, match="its format has version"):
+        read(tmp_path / "sbom.json", json.dumps(document))

@@ -26,6 +26,22 @@ def test_two_versions_are_told_apart_by_their_markers_and_by_the_extras_asked_of
     )
 
 
+def test_an_extra_is_named_only_with_the_version_that_it_installs(tmp_path: Path) -> None:
+    root = uv_package(
+        "trainer",
+        "0.1",
+        'virtual = "."',
+        "[package.optional-dependencies]",
+        'old = [{ name = "verl", version = "0.7.1" }]',
+        'new = [{ name = "verl", version = "0.9.1" }]',
+    )
+    text = uv(root, uv_package("verl", "0.7.1"), uv_package("verl", "0.9.1"))
+    assert {pin.version: pin.when for pin in read(tmp_path / "uv.lock", text)} == {
+        "0.7.1": "only with extra old",
+        "0.9.1": "only with extra new",
+    }
+
+
 def test_a_fork_that_nothing_narrows_has_its_own_marker(tmp_path: Path) -> None:
     text = uv(uv_package("verl", "0.7.1", "", "resolution-markers = [\"sys_platform == 'linux'\", \"extra == 'a'\"]"))
     (pin,) = read(tmp_path / "uv.lock", text)

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
@@ -69,6 +70,8 @@ def read(path: str, layer: Read) -> Contents:
     if os.path.isdir(path):
         return _image(_Folder(path, layer))
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a device may have no end
+            raise bad("it is neither a regular file nor a folder")
         if _begins_a_system(plain(of_file(file))):
             file.seek(0)
             return Contents(Config({}, "", ""), [layer(plain(of_file(file)))])

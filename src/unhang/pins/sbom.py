@@ -8,7 +8,7 @@ from itertools import repeat
 from urllib.parse import unquote
 
 from unhang.pins import origin
-from unhang.pins.values import MOST, DamagedError, Table, table, tables, text
+from unhang.pins.values import MOST, DamagedError, Table, require, table, tables, text
 from unhang.records import Names, Pin, normal
 
 
@@ -52,6 +52,7 @@ _Found = tuple[str, str, dict[str, str]]
 
 def _cyclonedx(document: Table) -> Iterator[_Found]:
     """Yield the components in the order in which they stand there."""
+    require(document.get("specVersion", 1), 1)
     for key in document:
         if key == "components":
             yield from _below(document)
@@ -72,6 +73,7 @@ def _below(component: Table) -> Iterator[_Found]:
 
 
 def _spdx_2(document: Table) -> Iterator[_Found]:
+    require(text(document, "spdxVersion").removeprefix("SPDX-"), 2)
     for package in tables(document, "packages"):
         purls = [
             text(ref, "referenceLocator")
@@ -83,7 +85,9 @@ def _spdx_2(document: Table) -> Iterator[_Found]:
 
 def _spdx_3(document: Table) -> Iterator[_Found]:
     for element in tables(document, "@graph"):
-        if text(element, "type") == "software_Package":
+        if text(element, "type") == "CreationInfo":
+            require(text(element, "specVersion"), 3)
+        elif text(element, "type") == "software_Package":
             purls = {"software_packageUrl": url} if (url := text(element, "software_packageUrl")) else {}
             for it in tables(element, "externalIdentifier"):
                 if text(it, "externalIdentifierType") == "packageUrl":

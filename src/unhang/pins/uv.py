@@ -8,8 +8,8 @@ from unhang.pins import origin, toml
 from unhang.pins.values import Table, require, table, tables, text, texts
 from unhang.records import Names, Pin, normal
 
-_Node = tuple[str, str]
-"""A package, and one of its extras or groups; empty for the package itself."""
+_Node = tuple[str, str, str]
+"""A package, its version, and one of its extras or groups; empty for the package itself."""
 
 
 def pins(content: str, document: Table, names: Names) -> list[Pin]:
@@ -19,9 +19,9 @@ def pins(content: str, document: Table, names: Names) -> list[Pin]:
     if not found:
         return []
     packages = tables(document, "package")
-    needs = {(text(it, "name"), part): rows for it in packages for part, rows in _parts(it)}
+    needs = {(text(it, "name"), text(it, "version"), part): rows for it in packages for part, rows in _parts(it)}
     only = _only(packages, needs)
-    return [_asked(pin, it, needs, only.get(text(it, "name"), "")) for it, pin in found]
+    return [_asked(pin, it, needs, only.get((text(it, "name"), text(it, "version")), "")) for it, pin in found]
 
 
 def _pin(package: Table) -> Pin:
@@ -59,25 +59,30 @@ def _parts(package: Table) -> Iterator[tuple[str, list[Table]]]:
             yield f"{noun}{part}", tables(table(package, kind), part)
 
 
-def _only(packages: list[Table], needs: Mapping[_Node, list[Table]]) -> dict[str, str]:
+def _only(packages: list[Table], needs: Mapping[_Node, list[Table]]) -> dict[tuple[str, str], str]:
     """Return, for what the project does not always need, the extras and groups with which it does."""
     own = [text(it, "name") for it in packages if {*table(it, "source")} & {"editable", "virtual", "directory"}]
-    always = _reached([(name, "") for name in own], needs)
-    only: dict[str, list[str]] = {}
-    for name, part in needs:
+    always = _reached([node for node in needs if node[0] in own and not node[2]], needs)
+    only: dict[tuple[str, str], list[str]] = {}
+    for name, version, part in needs:
         if name in own and part:
-            for other in _reached([(name, part)], needs) - always:
+            for other in _reached([(name, version, part)], needs) - always:
                 only.setdefault(other, []).append(part if part.startswith("group ") else f"extra {part}")
-    return {name: f"only with {' or '.join(parts)}" for name, parts in only.items()}
+    return {other: f"only with {' or '.join(parts)}" for other, parts in only.items()}
 
 
-def _reached(start: list[_Node], needs: Mapping[_Node, list[Table]]) -> set[str]:
+def _reached(start: list[_Node], needs: Mapping[_Node, list[Table]]) -> set[tuple[str, str]]:
+    versions: dict[str, set[str]] = {}
+    for name, version, _ in needs:
+        versions.setdefault(name, set()).add(version)
     seen, left = set(start), list(start)
     while left:
         for row in needs.get(left.pop(), ()):
-            for part in ("", *texts(row, "extra")):
-                node = text(row, "name"), part
-                if node not in seen:
-                    seen.add(node)
-                    left.append(node)
-    return {name for name, _ in seen}
+            name, asked = text(row, "name"), text(row, "version")
+            for version in [asked] if asked else versions.get(name, ()):
+                for part in ("", *texts(row, "extra")):
+                    node = name, version, part
+                    if node not in seen:
+                        seen.add(node)
+                        left.append(node)
+    return {(name, version) for name, version, _ in seen}
