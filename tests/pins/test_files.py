@@ -25,6 +25,7 @@ def error(path: Path) -> UnhangError:
         ("requirements.lock", "verl==0.7.1\n"),
         ("frozen", "verl==0.7.1\n"),
         ("windows.txt", "verl==0.7.1\r\n".encode("utf-16")),
+        ("mac.txt", b"# an old Mac\rverl==0.7.1\r"),
         ("sbom", '{"bomFormat": "CycloneDX", "components": [{"name": "verl", "version": "0.7.1"}]}'),
     ],
 )

@@ -110,9 +110,10 @@ def _content(path: str) -> str:
     if len(data) > LARGEST:
         raise _bad(path, f"it has more than {LARGEST >> 20} MiB")
     try:
-        return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise _bad(path, "it is not UTF-8") from error
+    return re.sub("\r\n?", "\n", text)
 
 
 def _bad(path: str, why: str) -> UnhangError:
