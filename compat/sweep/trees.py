@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,11 +34,14 @@ class TreeError(scene.SceneError):
 def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     """Return the target whose function this is, and the folder of the release that has it, or one closest to it.
 
-    A function whose defect depends on another one gets a release that has a wrong one of that. What is equally close
-    is taken from the newest release. Raises TreeError.
+    A function whose defect depends on another one, or is one only with others, gets a release that has a wrong one of
+    those. One that no release has gets a release with another function of its file. What is equally close is taken from
+    the newest release. Raises TreeError.
     """
-    targets = [target for target in catalog.fix(fix).functions if target.function == source.name]
-    released = [(target, version, digest) for target in targets for version, digest in _released(target)]
+    functions = catalog.fix(fix).functions
+    targets = [target for target in functions if target.function == source.name]
+    beside = [it for it in functions if it.file in {target.file for target in targets}]
+    released = _all_released(targets) or _all_released(beside)
     if not released:
         raise TreeError(f"no release has {source.name}, in whose tree {fix} could play")
     digest = shape.digest(source.function)
@@ -52,18 +56,26 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     ]
 
 
+def _all_released(targets: Sequence[Target]) -> list[tuple[Target, str, str]]:
+    return [(target, version, digest) for target in targets for version, digest in _released(target)]
+
+
 def _released(target: Target) -> list[tuple[str, str]]:
     """Return the releases that have a function, with its shape in each: the final ones last, by age."""
-    table, other = catalog.shape_table().shapes, target.depends_on
     found = []
+    needs = [others for others in ((target.depends_on,) if target.depends_on else (), target.only_with) if others]
     for version, release in catalog.releases_of(target.fix, target.upstream).items():
         digest = release.shapes.get(target.place)
         if digest is None or release.yanked:
             continue
-        beside = table.get((target.fix, other.function, release.shapes.get(other.place) or "")) if other else None
-        if other is None or (beside is not None and beside.state == WRONG):
+        if all(any(_is_wrong(other, release.shapes.get(other.place)) for other in others) for others in needs):
             found.append((version, digest))
     return sorted(found, key=lambda it: (not Version(it[0]).is_prerelease, Version(it[0])))
+
+
+def _is_wrong(target: Target, digest: str | None) -> bool:
+    known = catalog.shape_table().shapes.get((target.fix, target.function, digest or ""))
+    return known is not None and known.state == WRONG
 
 
 def _newest(upstream: str) -> str:

@@ -37,6 +37,11 @@ class Grown(Base):
     def fixed(x):
         return x
 
+if STEP:
+    class Conditional:
+        def grown(self, x):
+            return x
+
 def plain(x):
     return x
 """
@@ -79,6 +84,13 @@ def test_a_method_has_its_decorators(module: Any) -> None:
     assert (module.Grown.fixed(1), module.Grown().fixed(1)) == (-1, -1)
 
 
+def test_a_class_may_be_under_a_condition(module: Any) -> None:
+    grown = "        def grown(self, x):\n            return "
+    text = changed((f"{grown}x", f"{grown}-x"))
+    scene.place(module, "Conditional.grown", text)
+    assert module.Conditional().grown(1) == -1
+
+
 def test_a_function_is_replaced_where_it_was_imported_to(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     user = ModuleType("user_of_made_up")
     vars(user)["named"] = module.plain
@@ -93,6 +105,8 @@ def plain(x, y=0):
     assert x is not None
     with nullcontext():
         y = y or 0
+    def never(z):
+        return z or 1
     if x > 1 and y:
         return [it for it in range(x) if it != 2]
     return 0 if x else 7
@@ -103,7 +117,7 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
     code = scene.place(module, "plain", _BRANCHES)
 
     def left(*calls: tuple[int, int], held: dict[str, str] | None = None) -> list[str]:
-        followed = Conditions(code, _BRANCHES, held or {})
+        followed = Conditions(code, _BRANCHES, {"never": "no one calls it"} if held is None else held)
         for call in calls:
             with followed:
                 module.plain(*call)
@@ -114,6 +128,7 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
     for gone in every:  # each decides something that no other does
         assert left(*(call for call in every if call != gone)), gone
     assert len(left()) >= 3
+    assert left(*every, held={}) == ["z or 1" if sys.version_info >= (3, 11) else "return z or 1"]
     assert left(held={".": "nobody sets it"}) == []
 
 

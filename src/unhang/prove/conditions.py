@@ -22,7 +22,10 @@ class Conditions:
     """A context in which the conditions of some code are followed, until all went both ways; what was seen of them."""
 
     def __init__(self, code: CodeType, text: str, held: Mapping[str, str]) -> None:
-        """``code`` is compiled from ``text``; ``held`` has patterns of conditions that need not go both ways."""
+        """``code`` is compiled from ``text``; ``held`` has patterns of conditions that need not go both ways.
+
+        Or the name of a function in the code: then none of its conditions need.
+        """
         self.codes, self.held, self.lines = [*_functions(code)], held, text.splitlines()
         self.asserted = {
             line
@@ -80,7 +83,8 @@ class Conditions:
 
     def open(self) -> list[str]:
         """Return the text of each condition that went one way only, or never ran, and that is not held."""
-        found = [text for number, code in enumerate(self.codes) for text in self._open(number, code)]
+        codes = [(number, code) for number, code in enumerate(self.codes) if code.co_name not in self.held]
+        found = [text for number, code in codes for text in self._open(number, code)]
         return [text for text in dict.fromkeys(found) if not any(re.search(it, text) for it in self.held)]
 
     def _open(self, number: int, code: CodeType) -> Iterator[str]:

@@ -3,10 +3,10 @@
 A scene is the module of a fix in ``fixes``. It has ``GRID`` (the settings, each a ``Case`` that says whether the
 untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what one rank does, and returns) and
 ``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
-the settings leave a condition of the function as it is, by a pattern of its text; and ``has_feature(function)``:
-whether the function has what the fix is about, which a case's option ``feature`` then says. A case with the option
-``of`` is one of these functions alone. The option ``module`` names the module that has the text, where a release has
-the function in several.
+the settings leave a condition of the function as it is, by a pattern of its text, or by the name of an inner function
+with all that it has; and ``has_feature(function)``: whether the function has what the fix is about, which a case's
+option ``feature`` then says. A case with the option ``of`` is one of these functions alone. The option ``module`` names
+the module that has the text, where a release has the function in several.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
@@ -243,8 +243,8 @@ def place(module: ModuleType, name: str, text: str) -> CodeType:
     tree = ast.parse(text)
     body: Any = tree.body
     for part in outer:
-        body = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == part).body
-    node: Any = next(it for it in reversed(body) if getattr(it, "name", "") == own)
+        body = _defined(body, part)[0].body
+    node: Any = _defined(body, own)[-1]
     for part in reversed(outer):
         node = ast.copy_location(ast.fix_missing_locations(_class(part, node)), node)
     future = [it for it in tree.body if isinstance(it, ast.ImportFrom) and it.module == "__future__"]
@@ -267,6 +267,17 @@ def place(module: ModuleType, name: str, text: str) -> CodeType:
             cell.cell_contents = owner
     setattr(owner, own, vars(made)[own])
     return code
+
+
+def _defined(body: Sequence[ast.AST], name: str) -> list[Any]:
+    """Return the definitions of a name in a body, also those under a condition."""
+    found = []
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found += [node] if node.name == name else []
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            found += _defined([*ast.iter_child_nodes(node)], name)
+    return found
 
 
 def _class(name: str, node: ast.stmt) -> ast.ClassDef:

@@ -10,6 +10,7 @@ from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import pins, trees
 
 HEAD = "fused-head-no-gradient"
+_SUMS = "_allreduce_non_tensor_model_parallel_grads"
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +40,19 @@ def test_an_unknown_one_plays_in_the_release_that_has_the_closest() -> None:
 
 def test_a_function_that_depends_on_another_plays_beside_a_wrong_one() -> None:
     assert where(sources.wheel(HEAD, "0.9.1"))[1] == where(sources.wheel(HEAD, "0.4.0"))[1] == "verl/0.8.0"
+
+
+def test_a_function_that_is_wrong_only_with_another_plays_beside_that() -> None:
+    assert where(sources.wheel("gdn-out-norm-tp", "0.13.1", "megatron-core", _SUMS))[1] == "megatron-core/0.19.2"
+
+
+def test_a_function_that_no_release_has_plays_where_its_file_is() -> None:
+    name = "GatedDeltaNet._torch_compiled_gated_norm"
+    text = "class GatedDeltaNet:\n    def _torch_compiled_gated_norm(self):\n        pass\n"
+    target, (folder,) = trees.closest("gdn-out-norm-tp", Source(text, name))
+    assert (target.file, str(folder)) == ("megatron/core/ssm/gated_delta_net.py", "megatron-core/0.18.2")
+    with pytest.raises(trees.TreeError, match="no release has None"):
+        trees.closest("gdn-out-norm-tp", Source(text, "None"))
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

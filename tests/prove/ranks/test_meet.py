@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from support.jobs import dist, needs_torch, tensor
 from unhang.prove.ranks import gloo, meet
 
@@ -57,12 +59,24 @@ def hung_then_right(rank: int, pipes: Any) -> tuple[list[str], float]:
     def sizes() -> None:
         dist().all_reduce(tensor() if rank else tensor().repeat(2))
 
+    def scattered() -> None:
+        if rank == 0:
+            dist().reduce_scatter_tensor(tensor().repeat(1), tensor().repeat(2))
+
+    def gathered() -> None:
+        if rank == 0:
+            dist().all_gather_into_tensor(tensor().repeat(2), tensor().repeat(1))
+
+    def exchanged() -> None:
+        if rank == 0:
+            dist().all_to_all_single(tensor().repeat(2), tensor().repeat(2))
+
     def later() -> None:
         work = dist().all_reduce(tensor(), async_op=True)
         dist().barrier(group=pair)
         work.wait()
 
-    for body in (alone, sizes, later):
+    for body in (alone, sizes, scattered, gathered, exchanged, later):
         ends.append(gloo.ended(body).state)
         gate.end()
     total = tensor()
@@ -71,9 +85,13 @@ def hung_then_right(rank: int, pipes: Any) -> tuple[list[str], float]:
 
 
 @needs_torch
+@pytest.mark.filterwarnings("ignore")  # torch has new names for some
 def test_a_group_is_as_good_as_new_after_a_hang() -> None:
     with meet.Meetings(2) as pipes:
         world = gloo.run(2, lambda rank: hung_then_right(rank, pipes))
     assert world.text() == ""
-    assert [rank.value[0] for rank in world.ranks] == [["alive", "alive", "done"], ["done", "alive", "done"]]
+    assert [rank.value[0] for rank in world.ranks] == [
+        ["alive", "alive", "alive", "alive", "alive", "done"],
+        ["done", "alive", "done", "done", "done", "done"],
+    ]
     assert len({rank.value[1] for rank in world.ranks}) == 1

@@ -15,12 +15,12 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims
+from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import megatron, shims
 from ..ranks.around import Around
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 _AT = "the gradient norm is"
 _TWO, _FOUR, _SHARDS = Topology(tp=2, ep=2), Topology(tp=4, ep=2), Topology(tp=2, etp=2)
@@ -50,9 +50,38 @@ CASES = (
     Case("tp2-ep2-marked", _TWO, "ranks", PASSED, options=_MARKED, core=True),
     Case("tp4-ep2-marked", _FOUR, "ranks", PASSED, options=_MARKED),
 )
+GRID = [
+    *(it._replace(name=f"the case {it.name}") for it in CASES),
+    *(
+        Case(name, topology, "ranks", untouched, options=options)
+        for name, topology, untouched, options in (
+            ("one weight", _TWO, DIFFERS, {"engine": "grouped"}),
+            ("one weight, in shards", _SHARDS, DIFFERS, {"engine": "grouped"}),
+            ("eleven weights", _TWO, DIFFERS, {"experts": 22}),
+            ("a bias", _SHARDS, DIFFERS, {"bias": True}),
+            ("a bias, marked", _SHARDS, PASSED, {"bias": True, **_MARKED}),
+            ("LoRA in shards of two", Topology(tp=4, ep=2, etp=2), DIFFERS, {**_LORA, "left": ["lora"]}),
+            # the gradients of copies differ, and no mark cures that
+            ("shards of two", Topology(tp=4, etp=2), PASSED, {"left": ["fc1", "fc2"]}),
+        )
+    ),
+]
+HELD = {
+    "is_expert": "the class makes layers of experts alone, and later asserts it",
+    r"skip_bias_add|is_initialized|delay_wgrad|is_te_min_version|_gl_params|_init_params": "about an argument alone",
+    r"GROUPED_TENSOR|NameError|overlap_disp|op_fuser|remat_size|moe_use_grouped_tensor": "about an argument alone",
+    "pg_collection": "the groups are the same",
+    **dict.fromkeys(
+        ("merge_extra_states", "normalize_grouped_parameter_keys", "maybe_remap_param"), "runs for a checkpoint"
+    ),
+}
 RULED_OUT = ("tp", "with TP 1 no other rank has experts to count")
 _CORE, _ENGINE = "megatron.core.extensions.transformer_engine", "transformer_engine.pytorch"
-_EXPERTS, _HIDDEN, _WIDE, _RANK = 4, 4, 8, 2
+_HIDDEN, _WIDE, _RANK = 4, 8, 2
+_OTHERS = *(f"bias{number}" for number in range(4)), "weight_scale0", "my_weight0", "child.weight0"
+"""Parameters beside the weights, which each rank of shards has in whole: none may be counted twice."""
+_LATER = ("overlap_dispatch_backward_with_experts_wgrad", "moe_use_grouped_tensor")
+"""What the constructor of a commit may ask of a configuration, and its closest release lacks."""
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
@@ -86,34 +115,38 @@ def prepare() -> None:
     sys.modules.pop(_CORE, None)
     sys.meta_path.insert(0, Around("transformer_engine", (), _Module))
     vars(importlib.import_module(_ENGINE))["GroupedLinear"] = _grouped_linear()
-    importlib.import_module(_CORE)
+    engine = importlib.import_module(_CORE)
+    engine._init_gtp_remat_context = lambda _, size, *__, **___: contextlib.nullcontext(size)  # no such group is made
+    later = {  # which the constructor of a commit may use, and its closest release lacks
+        "_TE_GROUPED_LINEAR_SUPPORTS_GROUPED_TENSOR": False,
+        "get_tensor_model_parallel_group_if_none": lambda *_, **__: engine.get_expert_tensor_parallel_group(),
+    }
+    vars(engine).update({name: value for name, value in later.items() if name not in vars(engine)})
+    with contextlib.suppress(ImportError):
+        from megatron.core.process_groups_config import ProcessGroupCollection
+
+        ProcessGroupCollection.expt_gtp_remat = getattr(ProcessGroupCollection, "expt_gtp_remat", None)
 
 
 class Seen(NamedTuple):
-    """What the optimizer of a rank makes of all gradients."""
+    """What the layers and the optimizer of a rank are."""
 
     norm: float
+    """That of all gradients."""
     zeros: float
+    """The number of zeros in them."""
+    told: list[str | None]
+    """How Transformer Engine is told that each layer is split."""
+    marks: dict[str, list[Any]]
+    """Of each marked parameter the dimension in which it is split, and the stride. With TP 1 they mean nothing."""
+    is_upstream: bool
+    """Whether the constructor has upstream's own fix: with 0.19 every rank counts what is left here."""
+    says: bool
+    """Whether the constructor says itself in which dimension a weight is split, as from 0.17 on."""
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one step up to the norm on every rank, and compare that with the norm of all gradients."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case, rank), deadline_s=deadline_s)
-    grads = _grads(case).values()
-    norm = sum(float((grad**2).sum()) for grad in grads) ** 0.5
-    zeros = sum(int((grad == 0).sum()) for grad in grads)
-
-    def wrong(ranks: list[Seen]) -> str:
-        right = all(abs(it.norm - norm) < 1e-4 and it.zeros == zeros for it in ranks)
-        each = ", ".join(f"{it.norm:.4f}" for it in ranks)
-        zero = ", ".join(f"{it.zeros:.0f}" for it in ranks)
-        return "" if right else f"{_AT} {each} on the ranks, due {norm:.4f}; zeros {zero}, due {zeros}"
-
-    return world.outcome(wrong, lambda ranks: f"{_AT} {ranks[0].norm:.4f} on each rank, as in one process")
-
-
-def _on_rank(case: Case, rank: int) -> Seen:
-    """Return the norm and the number of zeros that the optimizer of this rank finds."""
+def on_rank(case: Case, rank: int) -> Seen:
+    """Take one step up to the norm and the number of zeros that the optimizer of this rank finds."""
     import torch
     from megatron.core import distributed, optimizer, parallel_state
 
@@ -121,7 +154,7 @@ def _on_rank(case: Case, rank: int) -> Seen:
     shims.gloo_as_nccl()
     with _on_cpu():
         megatron.initialize(topology)
-        config = _config(topology)
+        config = _config(case)
         model = _model(config, case)
         options = distributed.DistributedDataParallelConfig(use_distributed_optimizer=sharded, grad_reduce_in_fp32=True)
         wrapped = distributed.DistributedDataParallel(config, options, model)
@@ -149,42 +182,104 @@ def _on_rank(case: Case, rank: int) -> Seen:
             param.main_grad.copy_(_own(name, case, *place) * part)
         wrapped.finish_grad_sync()
         updates.prepare_grads()
-        return Seen(float(updates.get_grad_norm()), float(updates.count_zeros()))
+        layers = [module for module in model.modules() if hasattr(module, "told")]
+        marks = {
+            name: [getattr(param, it, None) for it in ("partition_dim", "partition_stride")]
+            for name, param in model.named_parameters()
+            if topology.tp > 1 and getattr(param, "tensor_model_parallel", False)
+        }
+        code = importlib.import_module(_CORE).TEGroupedLinear.__init__.__code__
+        is_upstream = "_set_expert_parameter_attributes" in code.co_names
+        # up to 0.11 the chain has none of its own, and its step adds up those of its optimizers
+        is_whole = "get_grad_norm" in vars(type(updates))
+        each = [updates] if is_whole else getattr(updates, "chained_optimizers", [updates])
+        norm = sum(float(it.get_grad_norm()) ** 2 for it in each) ** 0.5
+        zeros = sum(float(it.count_zeros()) for it in each)
+        told = [it.told for it in layers]
+        return Seen(norm, zeros, told, marks, is_upstream, is_upstream or "partition_stride" in code.co_consts)
+
+
+def wrong(case: Case, ranks: Sequence[Seen]) -> str:
+    """Return what is wrong with the norm and the marks; empty where they are as in one process."""
+    norm, zeros = _due(case, ranks[0])
+    kept = case.options.get("engine") == "2.12" and not ranks[0].says
+    split = {"fc1": 0, "fc2": int(not kept), "lora": 0}
+    for number, rank in enumerate(ranks):
+        if abs(rank.norm - norm) > 1e-4 or rank.zeros != zeros:
+            each = ", ".join(f"{it.norm:.4f}" for it in ranks)
+            zero = ", ".join(f"{it.zeros:.0f}" for it in ranks)
+            return f"{_AT} {each} on the ranks, due {norm:.4f}; zeros {zero}, due {zeros}"
+        if any(rank.told) and max(case.topology.ep, case.topology.etp) > 1:
+            return f"Transformer Engine of rank {number} is told {rank.told}, and would talk to other ranks"
+        if rank.marks.keys() != ranks[0].marks.keys():
+            return f"rank {number} marks {[*rank.marks]}, and rank 0 {[*ranks[0].marks]}"
+        for name, mark in rank.marks.items():
+            if mark != [split[name.partition(".")[0]], 1]:
+                return f"rank {number} says of {name} that it is split by {mark}"
+    return ""
+
+
+def right(case: Case, ranks: Sequence[Seen]) -> str:
+    """Return what was seen."""
+    return f"{_AT} {ranks[0].norm:.4f} on each rank, as in one process"
+
+
+def _due(case: Case, seen: Seen) -> tuple[float, int]:
+    """Return the norm and the number of zeros of all gradients in one process.
+
+    Of layers that stay uncounted on all TP ranks but the first, it is what that one has.
+    """
+    grads = _grads(case)
+    for name in () if seen.is_upstream else case.options.get("left", ()):
+        own = [_own(f"{name}.weight{number}", case, 0, 0) for number in range(_experts(case) // case.topology.ep)]
+        grads[name] = importlib.import_module("torch").stack(own)
+    return sum(float((it**2).sum()) for it in grads.values()) ** 0.5, sum(int((it == 0).sum()) for it in grads.values())
 
 
 def _grads(case: Case) -> dict[str, Any]:
     """Return the gradient of each layer of the whole model, of all experts, in fractions that no sum rounds.
 
-    One of two matrices of LoRA is not split: each rank that has the expert has it in whole.
+    One of two matrices of LoRA is not split: each rank that has the expert has it in whole. So it is with ``_OTHERS``.
     """
     import torch
 
     random = torch.Generator().manual_seed(1)
-    shapes = {"norm": (_HIDDEN,), "fc1": (_EXPERTS, _WIDE, _HIDDEN), "fc2": (_EXPERTS, _HIDDEN, _WIDE)}
+    experts = _experts(case)
+    shapes: dict[str, tuple[int, ...]] = {"norm": (_HIDDEN,)}
+    shapes |= {"fc1": (experts, _WIDE, _HIDDEN), "fc2": (experts, _HIDDEN, _WIDE)}
     if case.options.get("lora"):
-        shapes["lora"] = _EXPERTS, _RANK, _HIDDEN
+        shapes["lora"] = experts, _RANK, _HIDDEN
+    if case.options.get("bias"):
+        shapes |= dict.fromkeys((f"fc2.{name}" for name in _OTHERS), (_HIDDEN,))
     return {name: torch.randint(-3, 4, shape, generator=random) / 4 for name, shape in shapes.items()}
 
 
 def _own(name: str, case: Case, expert_rank: int, shard: int) -> Any:
     """Return this rank's part of the gradient of a parameter."""
-    layer, _, weight = name.partition(".weight")
-    whole = _grads(case)[layer]
-    if not weight:
-        return whole
-    expert = whole[expert_rank * _EXPERTS // case.topology.ep + int(weight)]
-    return expert if layer == "lora" else expert.chunk(case.topology.etp, dim=0 if layer == "fc1" else 1)[shard]
+    grads, topology = _grads(case), case.topology
+    if name in grads and name not in ("fc1", "fc2", "lora"):
+        return grads[name]
+    layer, _, number = name.partition(".weight")
+    experts = grads[layer].chunk(topology.ep)[expert_rank]
+    if layer != "lora":
+        experts = experts.chunk(topology.etp, dim=1 if layer == "fc1" else 2)[shard]
+    return experts[int(number)] if number else experts
 
 
-def _config(topology: Topology) -> Any:
+def _experts(case: Case) -> int:
+    return int(case.options.get("experts", 4))
+
+
+def _config(case: Case) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    return TransformerConfig(
+    topology = case.topology
+    config = TransformerConfig(
         num_layers=1,
         hidden_size=_HIDDEN,
         num_attention_heads=4,
-        num_moe_experts=_EXPERTS,
+        num_moe_experts=_experts(case),
         moe_grouped_gemm=True,
         tensor_model_parallel_size=topology.tp,
         expert_model_parallel_size=topology.ep,
@@ -194,6 +289,9 @@ def _config(topology: Topology) -> Any:
         params_dtype=torch.bfloat16,
         bf16=True,
     )
+    for name in (it for it in _LATER if not hasattr(config, it)):
+        setattr(config, name, False)
+    return config
 
 
 def _model(config: Any, case: Case) -> Any:
@@ -203,13 +301,13 @@ def _model(config: Any, case: Case) -> Any:
     engine = importlib.import_module(_CORE)
     sys.modules[_ENGINE].GroupedLinear.version = case.options.get("engine", "2.13")
 
-    def layer(cls: Any, *sizes: int, **mode: None) -> Any:
+    def layer(cls: Any, *sizes: int, bias: bool = False, **mode: None) -> Any:
         return cls(
-            _EXPERTS // config.expert_model_parallel_size,
+            _experts(case) // config.expert_model_parallel_size,
             *sizes,
             config=config,
             init_method=torch.nn.init.zeros_,
-            bias=False,
+            bias=bias,
             skip_bias_add=False,
             is_expert=True,
             **mode,
@@ -218,7 +316,7 @@ def _model(config: Any, case: Case) -> Any:
     model = torch.nn.Module()
     model.config = config
     model.fc1 = layer(engine.TEColumnParallelGroupedLinear, _HIDDEN, _WIDE)
-    model.fc2 = layer(engine.TERowParallelGroupedLinear, _WIDE, _HIDDEN)
+    model.fc2 = layer(engine.TERowParallelGroupedLinear, _WIDE, _HIDDEN, bias=bool(case.options.get("bias")))
     if case.options.get("lora"):
         model.lora = layer(engine.TEGroupedLinear, _HIDDEN, _RANK, parallel_mode=None)
     model.norm = torch.nn.Parameter(torch.zeros(_HIDDEN, dtype=torch.bfloat16))
@@ -249,17 +347,33 @@ def _grouped_linear() -> Any:
         version = ""
 
         def __init__(
-            self, num_gemms: int, in_features: int, out_features: int, params_dtype: Any = None, **_: object
+            self,
+            num_gemms: int,
+            in_features: int,
+            out_features: int,
+            params_dtype: Any,
+            bias: bool,
+            parallel_mode: str | None,
+            **_: object,
         ) -> None:
             super().__init__()
-            for number in range(num_gemms):
-                weight = torch.nn.Parameter(torch.zeros(out_features, in_features, dtype=params_dtype))
-                if self.version == "2.12":
-                    weight.tensor_model_parallel, weight.partition_dim, weight.partition_stride = True, 0, 1
-                self.register_parameter(f"weight{number}", weight)
+            self.told = parallel_mode
+            shapes = {f"weight{number}": (out_features, in_features) for number in range(num_gemms)}
+            if self.version == "grouped":
+                shapes = {"weight": (num_gemms, out_features, in_features)}
+            for name, shape in {**shapes, **dict.fromkeys(_OTHERS * bias, (out_features,))}.items():
+                *child, own = name.split(".")
+                for inner in child:
+                    self.add_module(inner, torch.nn.Module())
+                param = torch.nn.Parameter(torch.zeros(shape, dtype=params_dtype))
+                if self.version == "2.12" and name in shapes:
+                    param.tensor_model_parallel, param.partition_dim, param.partition_stride = True, 0, 1
+                self.get_submodule(".".join(child)).register_parameter(own, param)
 
         def _register_load_state_dict_pre_hook(self, *_: object, **__: object) -> None:
             """No state is loaded here."""
+
+        _normalize_grouped_parameter_keys = _register_load_state_dict_pre_hook  # a commit's own, which 0.17 lacks
 
     return GroupedLinear
 

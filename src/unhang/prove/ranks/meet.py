@@ -33,8 +33,11 @@ _SIZED = {
     **dict.fromkeys(("_reduce_scatter_base", "scatter", "send", "recv", "allreduce_coalesced"), 0),
     **dict.fromkeys(("allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"), 0),
     **{"gather": 1, "alltoall": None, "alltoall_base": None, "barrier": None},
+    # from torch 2.13 on
+    **dict.fromkeys(("all_gather_single", "reduce_scatter_single", "all_gather_single_coalesced"), 0),
+    **{"reduce_scatter_single_coalesced": 0, "all_to_all_single": None},
 }
-"""Which argument of each operation has the tensors that are as large on each rank."""
+"""Which argument of each operation has the tensors that are as large on each rank. No torch has all of them."""
 
 
 class Stuck(BaseException):
@@ -152,7 +155,7 @@ class Gate:
         self._calls: dict[Key, Callable[[], Any]] = {}
         self._works: dict[Key, Any] = {}
         self._counts: Counter[str] = Counter()
-        for name, sized in _SIZED.items():
+        for name, sized in ((it, _SIZED[it]) for it in _SIZED if hasattr(ProcessGroup, it)):
             setattr(ProcessGroup, name, self._instead(name, sized, getattr(ProcessGroup, name)))
 
     def _instead(self, name: str, sized: int | None, real: Any) -> Any:
