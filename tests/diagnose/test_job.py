@@ -149,13 +149,6 @@ def test_of_two_jobs_side_by_side_the_later_one_is_read_for_all_ranks() -> None:
     assert [line.partition(":")[0] for line in apart(merged(dumps))] == ["b/0", "b/1"]
 
 
-def test_how_long_a_collective_may_take_tells_times_apart() -> None:
-    dumps = [dumped(rank, newest=50 * HOUR + at * HOUR // 60) for rank, at in enumerate((0, 2, 30))]
-    assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(dumps)).ranks) == [0, 1, 2]
-    patient = [dump._replace(patience=HOUR // 4) for dump in dumps]
-    assert list(merged(Told(f"d{n}", (dump,)) for n, dump in enumerate(patient)).ranks) == [0, 1]
-
-
 def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
     def spied(file: str, rank: int) -> Told:
         return Told(file, parts=(Rank(-1, stacks=(Stack("MainThread", (), True, file),)),), named=rank)

@@ -41,15 +41,6 @@ def test_every_format_says_the_same(version: str, write: Callable[[Any], bytes])
     assert found.groups == (world, Group("5", "PIPELINE_MODEL_PARALLEL_GROUP", (1, 3)))
 
 
-def test_two_dumps_of_one_process_share_marks_and_those_of_another_do_not() -> None:
-    entries = [entry(number) for number in range(2200)]
-    early, late = (read(dump(entries[first : first + 2000])).marks for first in (0, 150))
-    assert len(early & late) > 20
-    later = [{**one, "time_created_ns": one["time_created_ns"] + 1} for one in entries]
-    assert early.isdisjoint(read(dump(later[:2000])).marks)
-    assert read(dump(entries[:3])).marks == {(n, entries[n]["time_created_ns"]) for n in range(3)}
-
-
 def test_gloo_has_neither_states_nor_groups() -> None:
     entries = [entry(n, "gloo:all_reduce", state="scheduled", retired=n < 2, frames=None) for n in range(3)]
     found = read(dump(entries, {}))

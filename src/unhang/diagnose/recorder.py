@@ -34,7 +34,6 @@ RECENT, _WORD = 24, 100
 _AHEAD = 1 << 17
 """So many bytes an unpickler looks ahead at: else it asks for each small part."""
 _LONGEST_NUMBER = 18
-_MARKED = 64
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
@@ -58,10 +57,6 @@ class Dump(NamedTuple):
     """When the newest entry was made, in nanoseconds."""
     broken: str
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
-    patience: int = 0
-    """How long a collective may take, in nanoseconds; 0 if that is not said."""
-    marks: frozenset[tuple[int, int]] = frozenset()
-    """The numbers and times of some entries: a later dump of the same process has the same ones."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -108,24 +103,8 @@ def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
         recorded=not broken,
         recent=tuple(_recent(entries[-RECENT:])),
     )
-    limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
-    patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
-    marks = frozenset(_marks(entries, [entries[row.at] for row in waiting]))
     newest = entries[-1].get("time_created_ns") if entries else 0
-    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken, patience, marks)
-
-
-def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the number and time of each entry; of many, of those whose number is a multiple of 64, and of the waiting.
-
-    A dump of the active operations has the waiting ones alone.
-    """
-    first = entries[0].get("record_id") if entries else None
-    start = -first % _MARKED if _is_number(first) else 0
-    for entry in entries if len(entries) <= _MARKED else (*entries[start::_MARKED], *waiting):
-        number, at = entry.get("record_id"), entry.get("time_created_ns")
-        if _is_number(number) and _is_number(at) and at:
-            yield number, at
+    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken)
 
 
 def _recent(entries: list[Any]) -> Iterator[Recent]:
