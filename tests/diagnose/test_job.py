@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -23,16 +23,14 @@ def test_a_dump_stacks_and_lines_of_one_rank_are_one() -> None:
     stack, line = Stack("MainThread", (), True, "s"), Message("m", "l")
     job = merged(
         [
-            Told("dump", (dumped(1, waiting=waits(1), trails={"0": Trail(1, (5,))}),)),
+            Told("dump", (dumped(1, waiting=waits(1)),)),
             Told("log", parts=(Rank(0, waiting=waits(0, Group("", ""))), Rank(1, waiting=waits(1, number=9)))),
             Told("stacks_1", parts=(Rank(-1, stacks=(stack,)),), named=1),
             Told("log_1", parts=(Rank(1, messages=(line,)),)),
         ]
     )
     assert list(job.ranks) == [0, 1]
-    assert job.ranks[1] == Rank(
-        1, waits(1), (), (stack,), (line,), {"0": Trail(1, (5,))}, recorded=True, timed_out=True
-    )
+    assert job.ranks[1] == Rank(1, waits(1), (), (stack,), (line,), recorded=True, timed_out=True)
     assert job.ranks[0].waiting == waits(0, Group("", ""))
     assert not job.ranks[0].recorded
     assert (job.size, job.files, job.groups) == (2, 4, {"0": WORLD})
@@ -86,12 +84,12 @@ def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
     """As split_group names them."""
     halves = (Group("7", "half", (0, 1)), Group("7", "half", (2, 3)))
     job = merged(
-        Told(str(rank), (dumped(rank, (half,), waiting=waits(rank, half), trails={"7": Trail(1, (rank,))}),))
+        Told(str(rank), (dumped(rank, (half,), waiting=waits(rank, half), counts={"7": Count(rank)}),))
         for rank, half in enumerate(half for half in halves for _ in range(2))
     )
     assert {name: group.members for name, group in job.groups.items()} == {"7/0": (0, 1), "7/2": (2, 3)}
     assert [one.waiting[0].group.name for one in job.ranks.values()] == ["7/0", "7/0", "7/2", "7/2"]
-    assert [list(one.trails) for one in job.ranks.values()] == [["7/0"], ["7/0"], ["7/2"], ["7/2"]]
+    assert [list(one.counts) for one in job.ranks.values()] == [["7/0"], ["7/0"], ["7/2"], ["7/2"]]
 
 
 def test_a_group_that_no_dump_lists_has_no_members() -> None:

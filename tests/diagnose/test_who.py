@@ -8,7 +8,7 @@ import pytest
 
 from support.hung_jobs import IDLE, SITE, failing, issued, job, rank
 from unhang.diagnose import facts, logs, who
-from unhang.diagnose.evidence import Count, Frame, Group, Job, Message, Operation, Rank, Trail
+from unhang.diagnose.evidence import Count, Frame, Group, Job, Message, Operation, Rank
 from unhang.diagnose.job import Told, merged
 from unhang.diagnose.recorder import Dump
 
@@ -77,8 +77,8 @@ def in_group(name: str, kind: str = "all_reduce") -> Rank:
 
 
 def sent(completed: int) -> Rank:
-    """Return a rank that is so far in broadcasts, of which its dump still has all."""
-    return counted(completed, 3, group=WORLD, kind="broadcast")._replace(trails={"0": Trail(1, (7, 7, 7))})
+    """Return a rank that is so far in broadcasts."""
+    return counted(completed, 3, group=WORLD, kind="broadcast")
 
 
 def held(waiting: Rank) -> Rank:
@@ -271,12 +271,6 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
     "another size": (job([waits(size=9), *[waits()] * 3]), "disagrees", [0]),
     "another type": (job([rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double")), *[waits()] * 3]), "disagrees", [0]),
     "halves": (job([waits(size=9), waits(size=9), waits(), waits()]), "disagrees", [0, 1, 2, 3]),
-    "another order": (
-        job(
-            [DONE._replace(trails={"0": Trail(1, (5, 6, 7))}), *[DONE._replace(trails={"0": Trail(1, (5, 8, 7))})] * 3]
-        ),
-        "disagrees", [0],
-    ),
     "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
     "stacks: some wait for the one in another call, and more are past it": (
         job([rank(at=(CALL, OTHER), recorded=False), *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS]),

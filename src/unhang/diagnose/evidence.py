@@ -123,16 +123,6 @@ class Message(NamedTuple):
     """When, in seconds since the year began, as far as lines say it: half of the formats have no year."""
 
 
-class Trail(NamedTuple):
-    """All collectives of one rank in one group that its dump still has, each as a number, to compare ranks with."""
-
-    first: int
-    """The sequence number of the first one."""
-    digests: Sequence[int]
-    """Equal where kind, numbers of elements and types are equal, as far as these must be equal on all ranks. 0 if there
-    is no entry of that number."""
-
-
 class Move(NamedTuple):
     """One operation of a rank, as far as its place among those of others is concerned."""
 
@@ -225,12 +215,10 @@ class Rank(NamedTuple):
     """The newest operation of each group that is done."""
     stacks: tuple[Stack, ...] = ()
     messages: tuple[Message, ...] = ()
-    trails: Mapping[str, Trail] = {}
-    """By the group's name."""
     counts: Mapping[str, Count] = {}
     """By the group's name."""
     recorded: bool = False
-    """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where the rank is."""
+    """Whether there is a whole dump of it: only then `waiting` says all."""
     moves: Sequence[Move] = ()
     """Its newest operations in order, if it sends or receives."""
     process: str = ""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from unhang import gate
 from unhang.diagnose import one_job, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.recorder import Dump
-
-T = TypeVar("T")
 
 
 class Told(NamedTuple):
@@ -169,19 +167,16 @@ def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:
 
 
 def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
-    """Return a rank whose operations and trails have these groups."""
+    """Return a rank whose operations and counts have these groups."""
 
     def grouped(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
         return tuple(one._replace(group=groups.get(one.group.name, one.group)) for one in operations)
 
-    def renamed(by_name: Mapping[str, T]) -> dict[str, T]:
-        return {groups[name].name if name in groups else name: one for name, one in by_name.items()}
-
-    trails, counts = renamed(rank.trails), renamed(rank.counts)
+    counts = {groups[name].name if name in groups else name: one for name, one in rank.counts.items()}
     names = {name: group.name for name, group in groups.items() if group.name != name}
     moves = tuple(one._replace(group=names.get(one.group, one.group)) for one in rank.moves) if names else rank.moves
     waiting, last, earlier = map(grouped, (rank.waiting, rank.last, rank.earlier))
-    return rank._replace(waiting=waiting, last=last, earlier=earlier, trails=trails, counts=counts, moves=moves)
+    return rank._replace(waiting=waiting, last=last, earlier=earlier, counts=counts, moves=moves)
 
 
 def _numbered(part: Rank, number: int) -> Rank:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from array import array
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from io import BufferedReader, BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-from zlib import crc32
 
 from unhang import gate
-from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail, kind_of
+from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -34,14 +32,9 @@ RECENT, _WORD = 24, 100
 _AHEAD = 1 << 17
 """So many bytes an unpickler looks ahead at: else it asks for each small part."""
 _LONGEST_NUMBER = 18
-_LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
+_LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS = 1000, 200, 10**7
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
-_EQUAL_SIDE = {
-    "all_reduce": "input", "reduce": "input", "gather": "input", "reduce_scatter": "input",
-    "all_gather": "output", "broadcast": "output", "scatter": "output",
-}  # fmt: skip
-"""The tensors that have one number of elements and one type on all ranks. Those of an all_to_all need not."""
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
 _TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 
@@ -94,10 +87,6 @@ def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
         earlier=records.made(scan.earlier, done=True),
-        trails={
-            _text(name): Trail(scan.newest[name] + 1 - len(kept), array("I", kept))
-            for name, kept in scan.trails.items()
-        },
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
@@ -233,47 +222,25 @@ class _Scan:
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
         """The number of the newest collective of each group."""
-        self.trails: dict[str, list[int]] = {}
-        """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str, dict[object, int]]] = {}
-        key: tuple[Any, ...]
-        trails, newest = self.trails, self.newest
-        titled, before = titles.get, newest.get
+        titles: dict[str, tuple[bool, str]] = {}
+        titled, before = titles.get, self.newest.get
         done: dict[tuple[str, str], int] = {}
         for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
-                gloo, kind, sizes, types, digests = titled(title) or titles.setdefault(title, (*_titled(title), {}))
+                gloo, kind = titled(title) or titles.setdefault(title, _titled(title))
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
                 if sequence.__class__ is not int:
                     raise TypeError
+                if p2p or sequence - 1 != before(group):
+                    self._meet(group, entry, sequence)
                 if p2p:
-                    if group not in digests or not -_LARGEST <= sequence <= _LARGEST:
-                        self._meet(group, entry, sequence)
-                        self.peers.add((group, title))
-                        digests[group] = 0  # this title is met
+                    self.peers.add((group, title))
                 else:
-                    key = ()
-                    if sizes:
-                        try:
-                            (shape,), (dtype,) = entry[sizes], entry[types]
-                            key = prod(shape), dtype
-                        except ValueError:  # more tensors than one, or none
-                            key = sum(map(prod, entry[sizes])), *entry[types]
-                    try:
-                        digest = digests[key]
-                    except KeyError:
-                        digest = digests[key] = _digest(kind, key)
-                    if sequence - 1 == before(group):
-                        trails[group].append(digest)
-                    else:
-                        self._meet(group, entry, sequence)
-                        trail = trails.get(group)
-                        trails[group] = _gone_on(trail, sequence - newest[group], kind, digest) if trail else [digest]
-                    newest[group] = sequence
+                    self.newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
                 if kind != "coalesced" and over:
@@ -299,43 +266,17 @@ class _Scan:
         """Note what the process calls a group. Raises an error for a name or a number that torch's cannot be."""
         if not isinstance(group, str):
             raise TypeError
-        _check(sequence)
+        if not -_LARGEST <= sequence <= _LARGEST:
+            raise ValueError
         if group not in self.ids:
             self.ids[group] = entry.get("pg_id")
 
 
-def _check(number: int = 0) -> None:
-    """Raise ValueError for a number that torch's cannot be."""
-    if not -_LARGEST <= number <= _LARGEST:
-        raise ValueError
-
-
-def _gone_on(trail: list[int], ahead: int, kind: str, digest: int) -> list[int]:
-    """Return a group's digests with one more, whose number is not the next one."""
-    if ahead == 0:  # one more of a batch; the entry that closes it says nothing
-        return trail if kind == "coalesced" else [*trail[:-1], crc32(digest.to_bytes(4, "little"), trail[-1])]
-    if 0 < ahead < _WIDEST_GAP:  # some take a number and leave no entry, such as gloo's monitored barrier
-        return [*trail, *[0] * (ahead - 1), digest]
-    return [digest]
-
-
-def _titled(title: str) -> tuple[bool, str, str, str]:
-    """Return whether gloo is the backend, the kind, and which sizes and types must be equal on all ranks, if any.
-
-    A title is ``nccl:_all_gather_base`` or ``nccl:send 0->1``.
+def _titled(title: str) -> tuple[bool, str]:
+    """Return whether gloo is the backend, and the kind, by a title as ``nccl:_all_gather_base`` or ``nccl:send 0->1``.
     """
     match = _TITLE.match(title)
-    if match is None:
-        return False, _text(title), "", ""
-    kind = kind_of(match[2][:_LONGEST_TEXT])
-    side = _EQUAL_SIDE.get(kind)
-    return match[1] == "gloo", kind, *((f"{side}_sizes", f"{side}_dtypes") if side else ("", ""))
-
-
-def _digest(kind: str, key: tuple[Any, ...]) -> int:
-    """Return a number for a kind, and the number of elements and the types, if these must be equal on all ranks."""
-    _check(*key[:1])
-    return crc32(repr((kind, *key)).encode()) or 1  # 0 stands for no entry
+    return (match[1] == "gloo", kind_of(match[2][:_LONGEST_TEXT])) if match else (False, _text(title))
 
 
 def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
@@ -401,7 +342,7 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         if not row.p2p:
             pending[row.group] = min(row.sequence, pending.get(row.group, row.sequence))
     found = {}
-    for group in dict.fromkeys([*names.values(), *scan.trails]):
+    for group in dict.fromkeys([*names.values(), *scan.newest]):
         said = next((by_id[key] for key, name in names.items() if name == group), None)
         said = said if isinstance(said, dict) else {}
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
@@ -545,7 +486,7 @@ def _frame(value: object) -> Frame:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
-    if not isinstance(value, list) or not all(_is_number(size) for one in value for size in one):
+    if not isinstance(value, list) or not all(isinstance(one, list) and all(map(_is_number, one)) for one in value):
         return None
     return tuple(map(tuple, value))
 

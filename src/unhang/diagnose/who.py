@@ -183,7 +183,7 @@ def _explained(facts: Facts) -> bool:
 
 def _disagree(facts: Facts) -> bool:
     """Return whether ranks are known to have issued different operations."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
+    return bool(any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
 
 
 def _left_behind(facts: Facts) -> dict[int, str]:
@@ -406,15 +406,6 @@ def _load(operation: Operation) -> str:
     return f"{collectives.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
 
 
-def _by_digest(facts: Facts) -> dict[int, str]:
-    """Name the ranks that issued another collective than most, of which no more than that is kept."""
-    found: dict[int, str] = {}
-    for split in sorted(facts.splits, key=lambda one: one.sequence):
-        place = f"collective {split.sequence} of {where.label(split.group)}"
-        found.update(_minority(split.sides, f"issued another call than its peers as {place}"))
-    return found
-
-
 def _in_number(facts: Facts) -> dict[int, str]:
     """Name the ranks that came to a collective or did not, whichever are fewer, where those that did not wait by their
     stacks alone: such as in a receive of gloo's, which no dump has.
@@ -545,7 +536,6 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
     (DISAGREES, _mismatched),
-    (DISAGREES, _by_digest),
     (DISAGREES, _unmatched),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
