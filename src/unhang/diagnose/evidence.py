@@ -142,20 +142,17 @@ class Move(NamedTuple):
 class Recent(NamedTuple):
     """One of the newest entries of a rank's dump, as far as a picture shows it."""
 
-    name: str
-    """The group's name in that dump."""
     group: str
     """The group's description, or its name."""
     kind: str
     """The recorder's own word."""
     sequence: int
-    p2p: bool
     created: int
     """When the host issued it, in nanoseconds."""
     ended: int
     """When it was seen to be done; 0 if that is not known."""
-    waits: bool = False
-    """Whether it is not done, as far as the whole job tells."""
+    waits: bool
+    """Whether it is not done."""
 
 
 class Count(NamedTuple):

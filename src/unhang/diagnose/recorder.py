@@ -90,24 +90,25 @@ def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
-        recent=tuple(_recent(entries[-RECENT:])),
+        recent=tuple(_recent(entries, undone)),
     )
     newest = entries[-1].get("time_created_ns") if entries else 0
     return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken)
 
 
-def _recent(entries: list[Any]) -> Iterator[Recent]:
-    """Yield what a picture shows of entries; nothing of one without a time, a group or a number."""
-    for raw in entries:
-        p2p = raw.get("is_p2p") is True
-        group, sequence = raw.get("process_group"), raw.get("p2p_seq_id" if p2p else "collective_seq_id")
+def _recent(entries: list[Any], undone: Collection[int]) -> Iterator[Recent]:
+    """Yield what a picture shows of the newest entries; nothing of one without a time, a group or a number."""
+    for at in range(max(len(entries) - RECENT, 0), len(entries)):
+        raw = entries[at]
+        number = "p2p_seq_id" if raw.get("is_p2p") is True else "collective_seq_id"
+        group, sequence = raw.get("process_group"), raw.get(number)
         times = [raw.get(key) for key in ("time_created_ns", "time_discovered_completed_ns")]
         created, ended = (one if _is_number(one) else 0 for one in times)
         if created and isinstance(group, (list, tuple)) and group and _is_number(sequence):
             name, label, title = map(_text, (group[0], group[-1], raw.get("profiling_name")))
             label = f"group {name}" if label in ("", "undefined") else label
             kind, ended = title.partition(":")[2], max(ended, created) if ended else 0
-            yield Recent(name[:_WORD], label[:_WORD], kind[:_WORD], sequence, p2p, created, ended)
+            yield Recent(label[:_WORD], kind[:_WORD], sequence, created, ended, at in undone)
 
 
 def _is_number(value: object) -> TypeGuard[int]:
@@ -273,8 +274,7 @@ class _Scan:
 
 
 def _titled(title: str) -> tuple[bool, str]:
-    """Return whether gloo is the backend, and the kind, by a title as ``nccl:_all_gather_base`` or ``nccl:send 0->1``.
-    """
+    """Return whether gloo is the backend, and the kind, of a title such as ``nccl:send 0->1``."""
     match = _TITLE.match(title)
     return (match[1] == "gloo", kind_of(match[2][:_LONGEST_TEXT])) if match else (False, _text(title))
 
@@ -305,7 +305,7 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
             kept[row.group] += 1
             ends[row.group] = row.batch
             waiting.append(row)
-    return waiting, sorted(last.values()), {row.at for row, done in settled if not done}
+    return waiting, sorted(last.values()), {row.at for row, done in (*settled, *scan.closing) if not done}
 
 
 def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]) -> Iterator[Move]:
