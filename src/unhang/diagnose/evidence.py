@@ -209,7 +209,7 @@ class Rank(NamedTuple):
     waiting: tuple[Operation, ...] = ()
     """Operations that are not done, in the order in which they were issued: the oldest 16 of each group."""
     last: tuple[Operation, ...] = ()
-    """The newest operation of each group that is done."""
+    """The newest operation of each kind in each group that is done, in the order in which they were issued."""
     stacks: tuple[Stack, ...] = ()
     messages: tuple[Message, ...] = ()
     counts: Mapping[str, Count] = {}
@@ -226,8 +226,6 @@ class Rank(NamedTuple):
     """Whether a line of its own says that an operation of it timed out: it was there then."""
     cpu: float | None = None
     """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
-    earlier: tuple[Operation, ...] = ()
-    """The newest collective of each kind in a group that is done, but for those in ``last``."""
     recent: tuple[Recent, ...] = ()
     """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()

@@ -175,8 +175,8 @@ def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
     counts = {groups[name].name if name in groups else name: one for name, one in rank.counts.items()}
     names = {name: group.name for name, group in groups.items() if group.name != name}
     moves = tuple(one._replace(group=names.get(one.group, one.group)) for one in rank.moves) if names else rank.moves
-    waiting, last, earlier = map(grouped, (rank.waiting, rank.last, rank.earlier))
-    return rank._replace(waiting=waiting, last=last, earlier=earlier, counts=counts, moves=moves)
+    waiting, last = map(grouped, (rank.waiting, rank.last))
+    return rank._replace(waiting=waiting, last=last, counts=counts, moves=moves)
 
 
 def _numbered(part: Rank, number: int) -> Rank:

@@ -86,7 +86,6 @@ def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
         rank,
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
-        earlier=records.made(scan.earlier, done=True),
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
@@ -215,10 +214,8 @@ class _Scan:
         """Those that their own state does not call done."""
         self.closing: list[tuple[_Row, bool]] = []
         """The entries that close a batch, and whether they are done."""
-        self.done: dict[str, _Row] = {}
-        """The newest one of each group that its own state calls done."""
-        self.earlier: list[_Row] = []
-        """The newest collective of each other kind in a group that is done."""
+        self.done: dict[tuple[str, str], _Row] = {}
+        """The newest one of each kind in each group that its own state calls done."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
@@ -254,13 +251,10 @@ class _Scan:
                     self.open.append(row)
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
-        for index, group, kind in sorted((index, *key) for key, index in done.items()):
-            entry = entries[index]
-            p2p = entry["is_p2p"] is True
-            sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
-            if group in self.done and not self.done[group].p2p:
-                self.earlier.append(self.done[group])
-            self.done[group] = _Row(index, group, p2p, sequence, kind)
+        for (group, kind), index in done.items():
+            p2p = entries[index]["is_p2p"] is True
+            sequence = entries[index]["p2p_seq_id" if p2p else "collective_seq_id"]
+            self.done[group, kind] = _Row(index, group, p2p, sequence, kind)
         self.device = not any(gloo for gloo, *_ in titles.values())
 
     def _meet(self, group: object, entry: Mapping[str, Any], sequence: int) -> None:
@@ -280,7 +274,7 @@ def _titled(title: str) -> tuple[bool, str]:
 
 
 def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
-    """Return the oldest entries of each group that are not done, its newest one that is, and where all undone are.
+    """Return the oldest entries of each group that are not done, its newest ones that are, and where all undone are.
 
     The state of a member of a batch is never updated: it has that of the entry that closes the batch, which is left
     out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
@@ -300,7 +294,7 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
     waiting: list[_Row] = []
     for row, done in sorted(settled):
         if done:
-            last[row.group] = max(row, last.get(row.group, row))
+            last[row.group, row.kind] = max(row, last.get((row.group, row.kind), row))
         elif kept[row.group] < KEPT or (row.p2p and row.batch == ends[row.group] and kept[row.group] < _WIDEST_BATCH):
             kept[row.group] += 1
             ends[row.group] = row.batch
@@ -348,8 +342,8 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
-        if group in scan.done and not scan.done[group].p2p:
-            completed = max(completed, scan.done[group].sequence)
+        over = (row.sequence for row in scan.done.values() if row.group == group and not row.p2p)
+        completed = max((completed, *over))
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:

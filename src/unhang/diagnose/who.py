@@ -350,7 +350,7 @@ def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> li
     elsewhere = {
         _key(one)
         for rank in facts.job.ranks.values()
-        for one in (*rank.last, *rank.waiting, *rank.earlier)
+        for one in (*rank.last, *rank.waiting)
         if (one.group.description, one.sequence) == place and one.group.name != meeting.group.name
     }
     odd = [side for side in sides if not any(_key(meeting.operations[number]) in elsewhere for number in side)]
