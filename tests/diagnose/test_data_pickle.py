@@ -9,19 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import recorder_dumps
 from unhang.diagnose import recorder
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_data_is_as_pickle_has_it(protocol: int) -> None:
-    data = {"a": [1, -1, 1 << 70, 1.5, True, None, "ü\0", "x" * 300], "t": ((), (1,), (1, 2, 3, 4)), "n": {}}
-    assert recorder.unpickled(pickle.dumps(data, protocol)) == data
-
-
-def test_torchs_own_pickles_are_data() -> None:
-    made = recorder_dumps.dump([recorder_dumps.entry(number) for number in range(300)])
-    assert recorder.unpickled(recorder_dumps.as_pickle(made)) == made
 
 
 class _Runs:
@@ -46,18 +34,13 @@ def test_nothing_in_a_pickle_runs(tmp_path: Path, protocol: int) -> None:
     ("data", "why"),
     [
         (pickle.dumps(OrderedDict(a=1)), "it names collections.OrderedDict"),
-        (b"\x80\x02ccollections\nOrderedDict\n.", "it names collections.OrderedDict"),
         (b"(icollections\nOrderedDict\n.", "it names collections.OrderedDict"),
         (b"\x80\x04\x8c\x05posix\x8c\x06system\x93.", "it names posix.system"),
         (b"\x80\x02Pname\n.", "persistent"),
         (b"\x80\x02\x82\x07.", "extension"),
         (b"\x80\x05\x97.", "buffer"),
-        (b"\x80\x02}(]K\x01u.", "unhashable"),
-        (b"\x80\x02K\x01)R.", "callable"),
-        (b"\x80\x02h\x07.", "Memo"),
         (b"\x80\x02}", "Ran out of input"),
         (b"\x80\x02X\xff\xff\xff\x7fx.", "truncated"),
-        (b"\x80\x63.", "protocol"),
         (b"", "Ran out of input"),
         (b"\xff\x00", "opcode|load key"),
     ],
