@@ -300,16 +300,11 @@ def test_of_torchrun_s_attempts_the_last_counts(tmp_path: Path) -> None:
     assert [one.why for one in job.unread] == ["it is of an earlier attempt than attempt_10"] * 2
 
 
-def test_the_number_of_torchrun_s_folder_is_the_rank_unless_two_nodes_have_it_or_its_lines_say_another(
-    tmp_path: Path,
-) -> None:
+def test_the_number_of_torchrun_s_folder_is_no_rank_where_the_lines_say_another(tmp_path: Path) -> None:
     lines = {"3": b"ValueError: x\n", "4": b"[rank0]: KeyError: 'a'\nValueError: y\n"}
     write(tmp_path, {f"a_1/attempt_0/{number}/stderr.log": text for number, text in lines.items()})
     job = intake.read([str(tmp_path)], silent)
     assert ([*job.ranks], [one.text for one in job.strangers]) == ([0, 3], ["ValueError: y"])
-    write(tmp_path, {"b_2/attempt_0/3/stderr.log": lines["3"]})
-    job = intake.read([str(tmp_path)], silent)
-    assert ([*job.ranks], len(job.strangers)) == ([0], 3)
 
 
 def test_a_process_of_which_nothing_says_the_rank_is_called_by_its_number_or_file(tmp_path: Path) -> None:
