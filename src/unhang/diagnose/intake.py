@@ -185,7 +185,8 @@ def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
     """Return what the files say, those in torchrun's folder of a rank as of that rank, unless their lines are of other
     ranks, or of two ``3/stderr.log`` each is of another node.
     """
-    found = [_ATTEMPT.match(one.file) if one.named is None and one.parts else None for one in told]
+    unnamed = [one.named is None and (one.parts or not (one.dumps or one.why)) for one in told]
+    found = [_ATTEMPT.match(one.file) if is_unnamed else None for one, is_unnamed in zip(told, unnamed)]
     places = [(match[3], os.path.basename(one.file)) if match and match[3] else None for match, one in zip(found, told)]
     times = Counter(places)
     return [
