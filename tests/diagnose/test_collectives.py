@@ -6,7 +6,7 @@ import pytest
 
 from support.hung_jobs import issued, job, rank
 from unhang.diagnose import collectives, pairs
-from unhang.diagnose.evidence import Group, Job, Operation, Rank, Trail
+from unhang.diagnose.evidence import Group, Job, Operation, Rank
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 PAIR = Group("4", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1))
@@ -80,15 +80,6 @@ def test_who_meets_in_a_collective(name: str) -> None:
 )
 def test_what_must_be_equal_in_one_collective(one: Operation, other: Operation, wanted: set[str]) -> None:
     assert collectives.differences([one, other]) == wanted
-
-
-def test_histories_differ_where_the_operations_are_gone() -> None:
-    trails = [Trail(1, (5, 6, 7)), Trail(2, (6, 7)), Trail(1, (5, 8, 7)), Trail(1, (5, 0, 7))]
-    whole = job([rank()] * 4)
-    ranks = {number: one._replace(trails={"0": trails[number]}) for number, one in whole.ranks.items()}
-    (split,) = collectives.splits(whole._replace(ranks=ranks, groups={"0": WORLD}))
-    assert split == collectives.Split(WORLD, 2, ((0, 1), (2,)))
-    assert collectives.splits(whole) == ()
 
 
 def graph(ranks: list[Rank]) -> dict[int, set[int]]:

@@ -94,10 +94,10 @@ def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
     (tmp_path / "rank_1.txt").write_text('Process 7: python\n\nThread 1 (idle): "MainThread"\n    step (train.py:12)\n')
     (tmp_path / "rank_2").write_bytes(b"\x80\x02broken")
     job = intake.read([str(tmp_path)], progress.silent)
-    (rank, found), *others = picture.moments(job).items()
-    assert (rank, others, len(found)) == (1, [], recorder.RECENT)
+    found = job.ranks[1].recent
+    assert ([*job.ranks], len(found)) == ([1], recorder.RECENT)
     done, started, scheduled = found[-3:]
-    assert done == Recent("0", "default_pg", "all_reduce", 30, False, START + 29_000, START + 29_000, waits=False)
+    assert done == Recent("default_pg", "all_reduce", 30, START + 29_000, START + 29_000, waits=False)
     assert [(one.sequence, one.waits) for one in (started, scheduled)] == [(31, True), (32, True)]
 
 
@@ -109,6 +109,6 @@ def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:
         ("process_group", []),
         ("collective_seq_id", None),
     ):
-        assert not [*recorder._recent([whole | {key: value}])]
-    (odd,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}])
+        assert not [*recorder._recent([whole | {key: value}], ())]
+    (odd,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}], ())
     assert (odd.group, odd.kind) == ("group 0", "")

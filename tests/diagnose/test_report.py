@@ -10,7 +10,7 @@ from support.hung_jobs import C10D as CALL
 from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
-from unhang.diagnose import facts, live, report
+from unhang.diagnose import facts, report
 from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
 from unhang.diagnose.known import ANSWERS, Answer, Diagnosis
@@ -18,7 +18,6 @@ from unhang.diagnose.report import Report
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import Who
 from unhang.records import Environment, Request
-from unhang.tell import terminal
 
 MTP = "mtp-cp-deadlock"
 SITE = Request(target="/site")
@@ -89,13 +88,6 @@ def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
         (nothing._replace(spoken=frozenset({3})), NOBODY),
     ):
         assert report.text(made(job=job, environment=None), colour=False).startswith(begins)
-
-
-def test_a_command_for_the_next_run_stays_on_one_line() -> None:
-    lines = [f"  {line}" for line in live.before_the_next_run()]
-    commands = [line for line in lines if line.startswith("    ")]
-    assert len(commands) == 5
-    assert [terminal.wrapped(line, 60) for line in commands] == commands
 
 
 def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:

@@ -17,7 +17,7 @@ from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
 from support.rewrites import EveryRewrite
 from support.sources import Case
 from unhang.codemods.base import AnchorError
-from unhang.diagnose.evidence import Job, Rank, Trail
+from unhang.diagnose.evidence import Job, Rank
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.judge.findings import Finding, judge
@@ -254,16 +254,6 @@ _CAUGHT = _CLIPS._replace(
 _INSIDE_BY_STACK = rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False)
 
 
-def _gathers(first: int, *digests: int) -> Job:
-    """Return a job of two ranks in another micro-batch, whose dump has these collectives from a number on."""
-    number = first + len(digests) - 1
-    inside = rank(issued(WORLD, number, "all_gather", 130, at=_FORWARD))._replace(
-        trails={WORLD.name: Trail(first, digests)}
-    )
-    clips = rank(issued(WORLD, number, "all_reduce", 21, at=_CLIP))
-    return job([inside, inside, clips, clips])
-
-
 def _one_saves(below: tuple[str, ...]) -> Job:
     saves = rank(at=(hung_jobs.C10D, "job/checkpoint.py::save_checkpoint", *below), recorded=False)
     return job([_INSIDE_BY_STACK, _INSIDE_BY_STACK, _CLIPS_BY_STACK, saves])
@@ -274,9 +264,6 @@ HANGS = [
     HungJob("an update of the critic", _micro_batches(_OF_CRITIC, _CRITIC_CLIPS, _CRITIC_CLIPS)),
     HungJob("the critic beside the actor", _micro_batches(_FORWARD, _CRITIC_CLIPS, _CRITIC_CLIPS), ""),
     HungJob("a backward that gathers again", _micro_batches(("torch/a.py::b", *_FORWARD[1:]), _CLIPS), ""),
-    HungJob("a gather as before", _gathers(1, 7, 9, 7)),
-    HungJob("a gather that is new, as of a vision tower", _gathers(1, 8, 9, 7)),
-    HungJob("a gather that may be new", _gathers(25, 9, 7)),
     HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE)),
     HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK])),
     HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL])),

@@ -80,7 +80,7 @@ _TRAINS = rank(issued(WORLD, 6, "all_reduce", 2, at=("megatron/core/optimizer/cl
 _WAITS = rank(issued(WORLD, 6, "barrier", 1, at=_AT))
 _GATHERS = rank(issued(WORLD, 6, "all_gather", 8, at=("mcore_bridge/bridge.py::save_weights", _AT[3])))
 _LEFT = issued(WORLD, 4, "barrier", 1, at=_AT[3:], done=True)
-_SAVED_BEFORE = _TRAINS._replace(last=(_TRAINS.waiting[0]._replace(sequence=5, done=True),), earlier=(_LEFT,))
+_SAVED_BEFORE = _TRAINS._replace(last=(_LEFT, _TRAINS.waiting[0]._replace(sequence=5, done=True)))
 _SAVED = _TRAINS._replace(last=(_LEFT._replace(sequence=5),))
 _MET = _WAITS._replace(last=(issued(WORLD, 5, "barrier", 1, at=_AT, done=True),))
 _ALONE = rank(issued(WORLD, 1, "barrier", 1, at=_AT))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from unhang.diagnose.evidence import Group, Job, Operation, Trail
+from unhang.diagnose.evidence import Group, Job, Operation
 from unhang.diagnose.pairs import PAIRED, Ends
 
 _LARGEST = 1 << 17
@@ -41,15 +41,6 @@ class Meeting(NamedTuple):
     def agrees(self) -> bool:
         """Whether all ranks of the group are in it, and none in another one."""
         return not (self.is_open or self.absent or self.differ)
-
-
-class Split(NamedTuple):
-    """The first collective of a group that is not the same on all ranks, as far as a digest tells."""
-
-    group: Group
-    sequence: int
-    sides: tuple[tuple[int, ...], ...]
-    """The ranks that agree with each other."""
 
 
 def elements(operation: Operation) -> int | None:
@@ -150,8 +141,6 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
         for rank in operations:
             newest[rank] = max(sequence, newest.get(rank, 0))
     for rank, one in job.ranks.items():
-        if (trail := one.trails.get(group.name)) and trail.digests:
-            newest[rank] = max(trail.first + len(trail.digests) - 1, newest.get(rank, 0))
         if (count := one.counts.get(group.name)) and count.shared and count.enqueued > 0:
             newest[rank] = max(count.enqueued, newest.get(rank, 0))
     recorded = {rank for rank, one in job.ranks.items() if one.recorded}
@@ -192,35 +181,6 @@ def _candidates(job: Job, group: Group, unused: Collection[int]) -> set[int]:
         if all(one.group.description != group.description for one in own):
             found.add(number)
     return {number for number in found if not job.ranks[number].waiting} or found
-
-
-def splits(job: Job) -> tuple[Split, ...]:
-    """Return, for each group whose ranks have issued different collectives, the first of these."""
-    trails: dict[str, dict[int, Trail]] = defaultdict(dict)
-    for number, rank in job.ranks.items():
-        for name, trail in rank.trails.items():
-            trails[name][number] = trail
-    found = []
-    for name, same in trails.items():
-        longest = max(same.values(), key=lambda trail: len(trail.digests))
-        apart = [at for trail in same.values() if (at := _first_difference(longest, trail)) is not None]
-        if apart:
-            sides: dict[int, list[int]] = defaultdict(list)
-            for number, trail in sorted(same.items()):
-                place = min(apart) - trail.first
-                if 0 <= place < len(trail.digests) and trail.digests[place]:
-                    sides[trail.digests[place]].append(number)
-            found.append(Split(job.group(name), min(apart), tuple(sorted(map(tuple, sides.values())))))
-    return tuple(found)
-
-
-def _first_difference(one: Trail, other: Trail) -> int | None:
-    """Return the number of the first collective in which two trails differ. A digest of 0 stands for one not known."""
-    start = max(one.first, other.first)
-    ours, theirs = one.digests[start - one.first :], other.digests[start - other.first :]
-    if ours[: len(theirs)] == theirs[: len(ours)]:
-        return None
-    return next((start + at for at, (a, b) in enumerate(zip(ours, theirs)) if a != b and a and b), None)
 
 
 def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[int]]:

@@ -123,16 +123,6 @@ class Message(NamedTuple):
     """When, in seconds since the year began, as far as lines say it: half of the formats have no year."""
 
 
-class Trail(NamedTuple):
-    """All collectives of one rank in one group that its dump still has, each as a number, to compare ranks with."""
-
-    first: int
-    """The sequence number of the first one."""
-    digests: Sequence[int]
-    """Equal where kind, numbers of elements and types are equal, as far as these must be equal on all ranks. 0 if there
-    is no entry of that number."""
-
-
 class Move(NamedTuple):
     """One operation of a rank, as far as its place among those of others is concerned."""
 
@@ -152,20 +142,17 @@ class Move(NamedTuple):
 class Recent(NamedTuple):
     """One of the newest entries of a rank's dump, as far as a picture shows it."""
 
-    name: str
-    """The group's name in that dump."""
     group: str
     """The group's description, or its name."""
     kind: str
     """The recorder's own word."""
     sequence: int
-    p2p: bool
     created: int
     """When the host issued it, in nanoseconds."""
     ended: int
     """When it was seen to be done; 0 if that is not known."""
-    waits: bool = False
-    """Whether it is not done, as far as the whole job tells."""
+    waits: bool
+    """Whether it is not done."""
 
 
 class Count(NamedTuple):
@@ -222,15 +209,13 @@ class Rank(NamedTuple):
     waiting: tuple[Operation, ...] = ()
     """Operations that are not done, in the order in which they were issued: the oldest 16 of each group."""
     last: tuple[Operation, ...] = ()
-    """The newest operation of each group that is done."""
+    """The newest operation of each kind in each group that is done, in the order in which they were issued."""
     stacks: tuple[Stack, ...] = ()
     messages: tuple[Message, ...] = ()
-    trails: Mapping[str, Trail] = {}
-    """By the group's name."""
     counts: Mapping[str, Count] = {}
     """By the group's name."""
     recorded: bool = False
-    """Whether there is a whole dump of it: only then `waiting` says all, and `trails` end where the rank is."""
+    """Whether there is a whole dump of it: only then `waiting` says all."""
     moves: Sequence[Move] = ()
     """Its newest operations in order, if it sends or receives."""
     process: str = ""
@@ -241,8 +226,6 @@ class Rank(NamedTuple):
     """Whether a line of its own says that an operation of it timed out: it was there then."""
     cpu: float | None = None
     """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
-    earlier: tuple[Operation, ...] = ()
-    """The newest collective of each kind in a group that is done, but for those in ``last``."""
     recent: tuple[Recent, ...] = ()
     """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unhang.diagnose import collectives, pairs, where
-from unhang.diagnose.collectives import Meeting, Split
+from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import GONE, Count, Job, Message
 from unhang.diagnose.pairs import Head
 
@@ -20,7 +20,6 @@ class Facts(NamedTuple):
     counts: Mapping[str, Mapping[int, Count]]
     """By group and rank, for the groups whose ranks count alike."""
     meetings: tuple[Meeting, ...]
-    splits: tuple[Split, ...]
     waits_for: Mapping[int, frozenset[int]]
     """Whom each rank waits for."""
     heads: Mapping[int, Head]
@@ -82,7 +81,6 @@ def of(job: Job) -> Facts:
         job,
         _counts(job),
         meetings,
-        collectives.splits(job),
         waits_for,
         heads,
         {number: met for number, (_, met) in meet.items()},

@@ -18,7 +18,7 @@ from io import BufferedReader, BytesIO, FileIO
 from typing import Any, TypeAlias
 
 from unhang import gate
-from unhang.diagnose import job, logs, one_job, readers, recorder, stacks
+from unhang.diagnose import job, logs, readers, recorder, stacks
 from unhang.diagnose.evidence import GONE, RUNNING, Job, Rank
 from unhang.tell.progress import Step
 
@@ -33,16 +33,11 @@ _RANK = re.compile(
 _STAMP = re.compile(
     r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
 )
-_NUMBER = re.compile(r"^(?:.*[^\d.][_.\-])?(\d{1,7})$")
-_NO_RANK = re.compile(
-    r"(node|host|pod|worker|gpu|pid|job|slurm|run|step|iter\w*|attempt|epoch|v\d+)[_.\-]\d+$", re.IGNORECASE
-)
+_OF_DUMP = re.compile(r"(?:.*\D)?(\d{1,7})$")
+"""torch puts the rank behind what a user has called the dumps."""
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
-_OF_POD = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] ")
-"""How a file of Kubernetes in /var/log/pods begins."""
-_THOUSAND = 1000
-_ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/")
-"""torchrun's folder of each start of the ranks."""
+_ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/(?:(\d{1,7})/[^/]+$)?")
+"""torchrun's folder of each start of the ranks, and the rank on its node."""
 _WORLD = re.compile(
     rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
     rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
@@ -72,7 +67,7 @@ def read(paths: Sequence[str], progress: Step) -> Job:
 
 def merged(told: Sequence[job.Told]) -> Job:
     """Return what these files say of a job, together."""
-    return job.merged(_unambiguous(told))
+    return job.merged(_ranked(told))
 
 
 def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
@@ -132,16 +127,13 @@ def told_by(file: str) -> job.Told:
                 return states(stacks.whole(stream)[0], file)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
-                dump = recorder.read(data, file, named)
-                return job.Told(file, (dump,), named=named, why=dump.broken or str(cut or ""))
-            named = None if _is_of_process(file, named, head) else named
+                dump = recorder.read(data, file, _rank_of_dump(file))
+                return job.Told(file, (dump,), named=dump.rank.rank, why=dump.broken or str(cut or ""))
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    named = _unless_shared(file, named, parts)
-    taken = _taken(file, named) if parts else one_job.Taken()
-    return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, taken=taken)
+    return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, at=_at(file))
 
 
 @contextmanager
@@ -165,63 +157,43 @@ def _decoded(stream: _Stream) -> _Stream:
 
 
 def rank_in(file: str) -> int | None:
-    """Return the rank that a file's name, or its folder's, tells: ``trace_rank_3``, ``dump-3.json``, ``3/err.log``."""
-    folder, name = os.path.split(_ENDINGS.sub("", file))
-    folder = os.path.basename(folder)
-    number = _called(name)
-    if number is None and not _NO_RANK.search(name) and (match := _NUMBER.search(name)):
-        number = match[1]
-    number = number or _called(folder) or (folder if re.fullmatch(r"\d{1,7}", folder) else None)
-    return None if number is None else int(number)
+    """Return the rank that a file's name, or its folder's, calls so: ``stack_rank_3.txt``, ``rank3/err.log``.
+
+    A number alone may be that of a node, a process or a start.
+    """
+    folder, name = os.path.split(file)
+    found = (rank for part in (name, os.path.basename(folder)) for of, rank in reversed(_RANK.findall(part)) if not of)
+    return next(map(int, found), None)
 
 
-def _called(name: str) -> str | None:
-    """Return the number of the last rank of the job that a name tells as such."""
-    return next((rank for of, rank in reversed(_RANK.findall(name)) if not of), None)
+def _rank_of_dump(file: str) -> int | None:
+    """Return the rank that a dump's name tells: ``trace_rank_3``, ``dump_3.json``."""
+    found, called = _OF_DUMP.match(_ENDINGS.sub("", os.path.basename(file))), rank_in(file)
+    return called if called is not None or not found else int(found[1])
 
 
-def _taken(file: str, named: int | None) -> one_job.Taken:
-    """Return with what a file was taken, and when, by its path and the file system."""
-    series = file
-    if named is not None:
-        for before in ("(?i:rank)[_.\\-]?", r"(?<!\d)"):
-            if found := [*re.finditer(rf"{before}(?P<own>0*{named})(?!\d)", file)]:
-                series = f"{file[: found[-1].start('own')]}*{file[found[-1].end('own') :]}"
-                break
-    stamp = 0
-    for time in _STAMP.finditer(series):  # the last one counts
+def _at(file: str) -> float:
+    """Return when a file was taken, by the last time in its path, else by the file system."""
+    stamp = None
+    for time in _STAMP.finditer(file):
         with suppress(ValueError):
             stamp = timegm((*map(int, time.groups("0")), 0, 0, 0))
-    return one_job.Taken(series, stamp, os.stat(file).st_mtime)
+    return int(os.stat(file).st_mtime) if stamp is None else stamp
 
 
-def _is_of_process(file: str, named: int | None, head: bytes) -> bool:
-    """Return whether the number in a name is that of the process whose stacks these are, or of a container's start."""
-    if named is None or _called(os.path.basename(file)):
-        return False
-    return bool(_OF_POD.match(head) or re.search(rb'(?:^|\n)Process %d: |"pid": ?%d\b' % (named, named), head))
-
-
-def _unless_shared(file: str, named: int | None, parts: Sequence[Rank]) -> int | None:
-    """Return the rank that a name tells, but that a number alone tells nothing where the lines are of other ranks."""
-    is_shared = any(part.rank not in (stacks.NOBODY, named) for part in parts)
-    return None if is_shared and not _called(os.path.basename(file)) else named
-
-
-def _unambiguous(told: Sequence[job.Told]) -> list[job.Told]:
-    """Return what the files say, without the numbers in their names that may be no ranks of the job.
-
-    Of two ``3/stderr.log`` neither is of rank 3: they may be of two nodes. And a number of some thousands, below which
-    most are missing, is that of a process or a job.
+def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
+    """Return what the files say, those in torchrun's folder of a rank as of that rank, unless their lines are of other
+    ranks, or of two ``3/stderr.log`` each is of another node.
     """
-    names = [os.path.basename(one.file) for one in told]
-    bare = [not _called(name) and one.named is not None and bool(one.parts) for name, one in zip(names, told)]
-    seen = Counter((name, one.named) for name, one, is_bare in zip(names, told, bare) if is_bare)
-    numbers = sorted({number for _, number in seen if number is not None})
-    pids = {number for place, number in enumerate(numbers, 1) if number >= _THOUSAND and number > 2 * place}
+    unnamed = [one.named is None and (one.parts or not (one.dumps or one.why)) for one in told]
+    found = [_ATTEMPT.match(one.file) if is_unnamed else None for one, is_unnamed in zip(told, unnamed)]
+    places = [(match[3], os.path.basename(one.file)) if match and match[3] else None for match, one in zip(found, told)]
+    times = Counter(places)
     return [
-        one._replace(named=None) if is_bare and (one.named in pids or seen[name, one.named] > 1) else one
-        for name, one, is_bare in zip(names, told, bare)
+        one._replace(named=int(place[0]))
+        if place and times[place] == 1 and {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}
+        else one
+        for one, place in zip(told, places)
     ]
 
 

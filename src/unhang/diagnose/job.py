@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from unhang import gate
 from unhang.diagnose import one_job, statements
 from unhang.diagnose.evidence import GONE, RUNNING, Group, Job, Message, Operation, Rank, Unread
 from unhang.diagnose.recorder import Dump
-
-T = TypeVar("T")
 
 
 class Told(NamedTuple):
@@ -28,7 +26,8 @@ class Told(NamedTuple):
     """Why it could not be read, or not whole; else empty."""
     size: int | None = None
     """How many ranks the job has, if it says so."""
-    taken: one_job.Taken = one_job.Taken()
+    at: float = 0.0
+    """When it was taken, in seconds, if it has stacks."""
 
 
 def merged(told: Iterable[Told]) -> Job:
@@ -44,9 +43,7 @@ def merged(told: Iterable[Told]) -> Job:
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
-    dumps, left, others = one_job.chosen(
-        [one_job.File(one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0]
-    )
+    dumps, left, others = one_job.chosen((one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0)
     unread += left
     astray = [it for it in told if it.parts and any(it.file.startswith(f"{folder}/") for folder in others)]
     unread += [Unread(one.file, "it lies beside the dumps of another job or time", partly=False) for one in astray]
@@ -112,20 +109,18 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
 
     py-spy's and faulthandler's are both read: the one may tell what the other does not.
     """
-    older: dict[str, list[tuple[frozenset[int], str]]] = defaultdict(list)
-    for is_spied in (True, False):
-        for file, ranks, why in one_job.older([*_spied(told, is_spied=is_spied)]):
-            older[file].append((ranks, why))
+    older = {
+        (file.path, is_spied): why
+        for is_spied in (True, False)
+        for file, why in one_job.left_out(_spied(told, is_spied=is_spied))
+    }
     left = []
     for one in told:
-        numbers = {rank for ranks, _ in older[one.file] for rank in ranks}
-        parts = []
-        for part in one.parts:
-            is_out = _number(part, one) in numbers and _taken_by(part) is not None
-            rest = part._replace(stacks=(), pid="") if is_out else part
-            parts += [rest] if not is_out or rest != Rank(part.rank) else []
-        left.append(one._replace(parts=tuple(parts), named=one.named if parts or not numbers else None))
-        unread += [Unread(one.file, why, bool(parts)) for _, why in older[one.file]]
+        out = [(one.file, _taken_by(part)) in older for part in one.parts]
+        rests = [part._replace(stacks=(), pid="") if is_out else part for part, is_out in zip(one.parts, out)]
+        parts = tuple(rest for rest, is_out in zip(rests, out) if not is_out or rest != Rank(rest.rank))
+        left.append(one._replace(parts=parts, named=one.named if parts or not any(out) else None))
+        unread += [Unread(file, why, bool(parts)) for (file, _), why in older.items() if file == one.file]
     return left
 
 
@@ -134,13 +129,12 @@ def _number(part: Rank, told: Told) -> int | None:
     return part.rank if part.rank >= 0 else told.named
 
 
-def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.Spied]:
+def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.File]:
     """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
     for one in told:
         numbers = {_number(part, one) for part in one.parts if _taken_by(part) == is_spied}
         if ranks := frozenset(number for number in numbers if number is not None):
-            series = one.taken.series or one.file.rpartition("/")[0]
-            yield one_job.Spied(one.file, ranks, one.taken._replace(series=series))
+            yield one_job.File(one.file, ranks, one.at)
 
 
 def _taken_by(part: Rank) -> bool | None:
@@ -173,19 +167,16 @@ def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:
 
 
 def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
-    """Return a rank whose operations and trails have these groups."""
+    """Return a rank whose operations and counts have these groups."""
 
     def grouped(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
         return tuple(one._replace(group=groups.get(one.group.name, one.group)) for one in operations)
 
-    def renamed(by_name: Mapping[str, T]) -> dict[str, T]:
-        return {groups[name].name if name in groups else name: one for name, one in by_name.items()}
-
-    trails, counts = renamed(rank.trails), renamed(rank.counts)
+    counts = {groups[name].name if name in groups else name: one for name, one in rank.counts.items()}
     names = {name: group.name for name, group in groups.items() if group.name != name}
     moves = tuple(one._replace(group=names.get(one.group, one.group)) for one in rank.moves) if names else rank.moves
-    waiting, last, earlier = map(grouped, (rank.waiting, rank.last, rank.earlier))
-    return rank._replace(waiting=waiting, last=last, earlier=earlier, trails=trails, counts=counts, moves=moves)
+    waiting, last = map(grouped, (rank.waiting, rank.last))
+    return rank._replace(waiting=waiting, last=last, counts=counts, moves=moves)
 
 
 def _numbered(part: Rank, number: int) -> Rank:

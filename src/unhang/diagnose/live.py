@@ -418,29 +418,3 @@ class _Node:
         assert self._name
         self._inbox.note(self._label, f"{why}: {self._name[2].rpartition('/')[2]}")
         self._name = None
-
-
-# --- where it is too late for that
-
-_NEXT_RUN = """\
-if the job still runs, before you end it:
-  unhang diagnose --live
-if it is gone, what it has left is here. For the next run (DIR is on a disk that all nodes share)
-with torchrun:
-  {words} torchrun --log-dir DIR/logs --redirects 3 ...
-with Slurm:
-  srun --label --export=ALL,{commas} ...
-with Ray, on each node:
-  RAY_DEDUP_LOGS=0 {words} ray start ...
-with kubectl, or the same in `env` of the pods' template:
-  kubectl set env statefulset/JOB {words}"""
-_RECORD = {
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_INCLUDE_STACK_TRACE": "1",
-    "TORCH_INCLUDE_ONLY_ACTIVE": "0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "DIR/rank_",
-}  # fmt: skip
-
-
-def before_the_next_run() -> tuple[str, ...]:
-    """Return what to do about a job that has ended or soon will, each command as an indented line of its own."""
-    pairs = [f"{name}={value}" for name, value in _RECORD.items()]
-    return tuple(_NEXT_RUN.format(words=" ".join(pairs), commas=",".join(pairs)).splitlines())

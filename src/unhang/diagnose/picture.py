@@ -52,7 +52,7 @@ def page(what: Report) -> str:
         f"<h1>unhang diagnose: {html(named)}</h1>\n",
         *_answer(report.text(what, colour=False)),
         "<h2>Ranks and time</h2>\n",
-        *_pictures(panels, moments(job), suspects, job),
+        *_pictures(panels, suspects, job),
         "<h2>Stacks</h2>\n",
         *_stacks(panels, job),
         "</main></body></html>\n",
@@ -103,9 +103,8 @@ class _Drawn(NamedTuple):
         return round(_LEFT + min(max(share, 0), 1) * (_WIDE - _LEFT), 1)
 
 
-def _pictures(
-    panels: Sequence[_Panel], recent: Mapping[int, Sequence[Recent]], suspects: Collection[int], job: Job
-) -> Iterator[str]:
+def _pictures(panels: Sequence[_Panel], suspects: Collection[int], job: Job) -> Iterator[str]:
+    recent = {number: rank.recent for number, rank in job.ranks.items() if rank.recent}
     if not recent:
         yield _tag("p", "No file says when: times come from dumps of the flight recorder. The stacks are below.")
         return
@@ -201,24 +200,6 @@ def _seconds(nanoseconds: int) -> str:
     units = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
     size, unit = next((one for one in units if nanoseconds >= one[0]), units[0])
     return f"{nanoseconds / size:.3g} {unit}"
-
-
-def moments(job: Job) -> dict[int, tuple[Recent, ...]]:
-    """Return the last collectives of each rank of a job that has dumped some, with whether each is not done."""
-    return {
-        number: tuple(one._replace(waits=_waits(one, rank)) for one in rank.recent)
-        for number, rank in job.ranks.items()
-        if rank.recent
-    }
-
-
-def _waits(entry: Recent, rank: Rank) -> bool:
-    """Return whether an entry is not done: what follows such a one in its group is not done either."""
-    own = [one for one in rank.waiting if one.group.name.partition("/")[0] == entry.name and one.sequence is not None]
-    numbers = {one.sequence for one in own if (one.kind in ("send", "recv")) == entry.p2p}
-    return entry.sequence in numbers or (
-        not entry.p2p and any(number is not None and entry.sequence >= number for number in numbers)
-    )
 
 
 # --- what each rank is at

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from array import array
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from io import BufferedReader, BytesIO
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-from zlib import crc32
 
 from unhang import gate
-from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, Trail, kind_of
+from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -34,15 +32,9 @@ RECENT, _WORD = 24, 100
 _AHEAD = 1 << 17
 """So many bytes an unpickler looks ahead at: else it asks for each small part."""
 _LONGEST_NUMBER = 18
-_MARKED = 64
-_LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS, _WIDEST_GAP = 1000, 200, 10**7, 64
+_LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS = 1000, 200, 10**7
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
-_EQUAL_SIDE = {
-    "all_reduce": "input", "reduce": "input", "gather": "input", "reduce_scatter": "input",
-    "all_gather": "output", "broadcast": "output", "scatter": "output",
-}  # fmt: skip
-"""The tensors that have one number of elements and one type on all ranks. Those of an all_to_all need not."""
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
 _TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 
@@ -58,10 +50,6 @@ class Dump(NamedTuple):
     """When the newest entry was made, in nanoseconds."""
     broken: str
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
-    patience: int = 0
-    """How long a collective may take, in nanoseconds; 0 if that is not said."""
-    marks: frozenset[tuple[int, int]] = frozenset()
-    """The numbers and times of some entries: a later dump of the same process has the same ones."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -98,48 +86,28 @@ def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
         rank,
         waiting=records.made(waiting, done=False),
         last=records.made(last, done=True),
-        earlier=records.made(scan.earlier, done=True),
-        trails={
-            _text(name): Trail(scan.newest[name] + 1 - len(kept), array("I", kept))
-            for name, kept in scan.trails.items()
-        },
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
-        recent=tuple(_recent(entries[-RECENT:])),
+        recent=tuple(_recent(entries, undone)),
     )
-    limits = (entries[row.at].get("timeout_ms") for row in (*waiting, *last))
-    patience = max((limit for limit in limits if _is_number(limit)), default=0) * 10**6
-    marks = frozenset(_marks(entries, [entries[row.at] for row in waiting]))
     newest = entries[-1].get("time_created_ns") if entries else 0
-    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken, patience, marks)
+    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken)
 
 
-def _marks(entries: list[Any], waiting: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the number and time of each entry; of many, of those whose number is a multiple of 64, and of the waiting.
-
-    A dump of the active operations has the waiting ones alone.
-    """
-    first = entries[0].get("record_id") if entries else None
-    start = -first % _MARKED if _is_number(first) else 0
-    for entry in entries if len(entries) <= _MARKED else (*entries[start::_MARKED], *waiting):
-        number, at = entry.get("record_id"), entry.get("time_created_ns")
-        if _is_number(number) and _is_number(at) and at:
-            yield number, at
-
-
-def _recent(entries: list[Any]) -> Iterator[Recent]:
-    """Yield what a picture shows of entries; nothing of one without a time, a group or a number."""
-    for raw in entries:
-        p2p = raw.get("is_p2p") is True
-        group, sequence = raw.get("process_group"), raw.get("p2p_seq_id" if p2p else "collective_seq_id")
+def _recent(entries: list[Any], undone: Collection[int]) -> Iterator[Recent]:
+    """Yield what a picture shows of the newest entries; nothing of one without a time, a group or a number."""
+    for at in range(max(len(entries) - RECENT, 0), len(entries)):
+        raw = entries[at]
+        number = "p2p_seq_id" if raw.get("is_p2p") is True else "collective_seq_id"
+        group, sequence = raw.get("process_group"), raw.get(number)
         times = [raw.get(key) for key in ("time_created_ns", "time_discovered_completed_ns")]
         created, ended = (one if _is_number(one) else 0 for one in times)
         if created and isinstance(group, (list, tuple)) and group and _is_number(sequence):
             name, label, title = map(_text, (group[0], group[-1], raw.get("profiling_name")))
             label = f"group {name}" if label in ("", "undefined") else label
             kind, ended = title.partition(":")[2], max(ended, created) if ended else 0
-            yield Recent(name[:_WORD], label[:_WORD], kind[:_WORD], sequence, p2p, created, ended)
+            yield Recent(label[:_WORD], kind[:_WORD], sequence, created, ended, at in undone)
 
 
 def _is_number(value: object) -> TypeGuard[int]:
@@ -246,55 +214,31 @@ class _Scan:
         """Those that their own state does not call done."""
         self.closing: list[tuple[_Row, bool]] = []
         """The entries that close a batch, and whether they are done."""
-        self.done: dict[str, _Row] = {}
-        """The newest one of each group that its own state calls done."""
-        self.earlier: list[_Row] = []
-        """The newest collective of each other kind in a group that is done."""
+        self.done: dict[tuple[str, str], _Row] = {}
+        """The newest one of each kind in each group that its own state calls done."""
         self.peers: set[tuple[str, str]] = set()
         """Each group, and each title in it that names two ranks."""
         self.newest: dict[str, int] = {}
         """The number of the newest collective of each group."""
-        self.trails: dict[str, list[int]] = {}
-        """The digests of each group's collectives up to it."""
         self.ids: dict[str, object] = {}
         """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str, str, str, dict[object, int]]] = {}
-        key: tuple[Any, ...]
-        trails, newest = self.trails, self.newest
-        titled, before = titles.get, newest.get
+        titles: dict[str, tuple[bool, str]] = {}
+        titled, before = titles.get, self.newest.get
         done: dict[tuple[str, str], int] = {}
         for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
-                gloo, kind, sizes, types, digests = titled(title) or titles.setdefault(title, (*_titled(title), {}))
+                gloo, kind = titled(title) or titles.setdefault(title, _titled(title))
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
                 if sequence.__class__ is not int:
                     raise TypeError
+                if p2p or sequence - 1 != before(group):
+                    self._meet(group, entry, sequence)
                 if p2p:
-                    if group not in digests or not -_LARGEST <= sequence <= _LARGEST:
-                        self._meet(group, entry, sequence)
-                        self.peers.add((group, title))
-                        digests[group] = 0  # this title is met
+                    self.peers.add((group, title))
                 else:
-                    key = ()
-                    if sizes:
-                        try:
-                            (shape,), (dtype,) = entry[sizes], entry[types]
-                            key = prod(shape), dtype
-                        except ValueError:  # more tensors than one, or none
-                            key = sum(map(prod, entry[sizes])), *entry[types]
-                    try:
-                        digest = digests[key]
-                    except KeyError:
-                        digest = digests[key] = _digest(kind, key)
-                    if sequence - 1 == before(group):
-                        trails[group].append(digest)
-                    else:
-                        self._meet(group, entry, sequence)
-                        trail = trails.get(group)
-                        trails[group] = _gone_on(trail, sequence - newest[group], kind, digest) if trail else [digest]
-                    newest[group] = sequence
+                    self.newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
                 if kind != "coalesced" and over:
@@ -307,60 +251,30 @@ class _Scan:
                     self.open.append(row)
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
-        for index, group, kind in sorted((index, *key) for key, index in done.items()):
-            entry = entries[index]
-            p2p = entry["is_p2p"] is True
-            sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
-            if group in self.done and not self.done[group].p2p:
-                self.earlier.append(self.done[group])
-            self.done[group] = _Row(index, group, p2p, sequence, kind)
+        for (group, kind), index in done.items():
+            p2p = entries[index]["is_p2p"] is True
+            sequence = entries[index]["p2p_seq_id" if p2p else "collective_seq_id"]
+            self.done[group, kind] = _Row(index, group, p2p, sequence, kind)
         self.device = not any(gloo for gloo, *_ in titles.values())
 
     def _meet(self, group: object, entry: Mapping[str, Any], sequence: int) -> None:
         """Note what the process calls a group. Raises an error for a name or a number that torch's cannot be."""
         if not isinstance(group, str):
             raise TypeError
-        _check(sequence)
+        if not -_LARGEST <= sequence <= _LARGEST:
+            raise ValueError
         if group not in self.ids:
             self.ids[group] = entry.get("pg_id")
 
 
-def _check(number: int = 0) -> None:
-    """Raise ValueError for a number that torch's cannot be."""
-    if not -_LARGEST <= number <= _LARGEST:
-        raise ValueError
-
-
-def _gone_on(trail: list[int], ahead: int, kind: str, digest: int) -> list[int]:
-    """Return a group's digests with one more, whose number is not the next one."""
-    if ahead == 0:  # one more of a batch; the entry that closes it says nothing
-        return trail if kind == "coalesced" else [*trail[:-1], crc32(digest.to_bytes(4, "little"), trail[-1])]
-    if 0 < ahead < _WIDEST_GAP:  # some take a number and leave no entry, such as gloo's monitored barrier
-        return [*trail, *[0] * (ahead - 1), digest]
-    return [digest]
-
-
-def _titled(title: str) -> tuple[bool, str, str, str]:
-    """Return whether gloo is the backend, the kind, and which sizes and types must be equal on all ranks, if any.
-
-    A title is ``nccl:_all_gather_base`` or ``nccl:send 0->1``.
-    """
+def _titled(title: str) -> tuple[bool, str]:
+    """Return whether gloo is the backend, and the kind, of a title such as ``nccl:send 0->1``."""
     match = _TITLE.match(title)
-    if match is None:
-        return False, _text(title), "", ""
-    kind = kind_of(match[2][:_LONGEST_TEXT])
-    side = _EQUAL_SIDE.get(kind)
-    return match[1] == "gloo", kind, *((f"{side}_sizes", f"{side}_dtypes") if side else ("", ""))
-
-
-def _digest(kind: str, key: tuple[Any, ...]) -> int:
-    """Return a number for a kind, and the number of elements and the types, if these must be equal on all ranks."""
-    _check(*key[:1])
-    return crc32(repr((kind, *key)).encode()) or 1  # 0 stands for no entry
+    return (match[1] == "gloo", kind_of(match[2][:_LONGEST_TEXT])) if match else (False, _text(title))
 
 
 def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
-    """Return the oldest entries of each group that are not done, its newest one that is, and where all undone are.
+    """Return the oldest entries of each group that are not done, its newest ones that are, and where all undone are.
 
     The state of a member of a batch is never updated: it has that of the entry that closes the batch, which is left
     out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
@@ -380,12 +294,12 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
     waiting: list[_Row] = []
     for row, done in sorted(settled):
         if done:
-            last[row.group] = max(row, last.get(row.group, row))
+            last[row.group, row.kind] = max(row, last.get((row.group, row.kind), row))
         elif kept[row.group] < KEPT or (row.p2p and row.batch == ends[row.group] and kept[row.group] < _WIDEST_BATCH):
             kept[row.group] += 1
             ends[row.group] = row.batch
             waiting.append(row)
-    return waiting, sorted(last.values()), {row.at for row, done in settled if not done}
+    return waiting, sorted(last.values()), {row.at for row, done in (*settled, *scan.closing) if not done}
 
 
 def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]) -> Iterator[Move]:
@@ -422,14 +336,14 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         if not row.p2p:
             pending[row.group] = min(row.sequence, pending.get(row.group, row.sequence))
     found = {}
-    for group in dict.fromkeys([*names.values(), *scan.trails]):
+    for group in dict.fromkeys([*names.values(), *scan.newest]):
         said = next((by_id[key] for key, name in names.items() if name == group), None)
         said = said if isinstance(said, dict) else {}
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
-        if group in scan.done and not scan.done[group].p2p:
-            completed = max(completed, scan.done[group].sequence)
+        over = (row.sequence for row in scan.done.values() if row.group == group and not row.p2p)
+        completed = max((completed, *over))
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:
@@ -566,7 +480,7 @@ def _frame(value: object) -> Frame:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
-    if not isinstance(value, list) or not all(_is_number(size) for one in value for size in one):
+    if not isinstance(value, list) or not all(isinstance(one, list) and all(map(_is_number, one)) for one in value):
         return None
     return tuple(map(tuple, value))
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import fixes, live, statements, where
+from unhang.diagnose import fixes, statements, where
 from unhang.diagnose.evidence import Count, span
 from unhang.diagnose.phrases import FOLLOWS
 from unhang.diagnose.who import traceback
@@ -314,11 +314,9 @@ def _next(found: Diagnosis) -> Iterable[str]:
     facts = found.facts
     if facts.has_ended:
         yield "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
-    elif facts.is_over:
-        yield from live.before_the_next_run()
     elif facts.goes_on:
         yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
-    elif facts.unseen:
+    elif facts.unseen and not facts.is_over:
         yield f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
     else:
         yield MORE

@@ -150,7 +150,7 @@ def _stopped(facts: Facts) -> dict[int, str]:
 
 
 def _silent(facts: Facts) -> dict[int, str]:
-    """Name the ranks of which nothing came, if nothing else explains the hang.
+    """Name the ranks of which nothing came, where those that were seen do not disagree.
 
     Where these are most of the job, only a part of its files is at hand. What people post of a log is a part of it,
     too, unless nearly all ranks are there.
@@ -160,7 +160,7 @@ def _silent(facts: Facts) -> dict[int, str]:
     unseen = facts.unseen & facts.job.spoken if is_cut else facts.unseen
     everybody = collectives.everybody(facts.job)
     is_most = 2 * len(unseen) >= len(everybody | unseen)
-    if not unseen or (is_most and len(unseen) > 1) or _explained(facts):
+    if not unseen or (is_most and len(unseen) > 1) or _disagree(facts):
         return {}
     found: dict[int, str] = {}
     for meeting in facts.meetings:
@@ -175,15 +175,9 @@ def _silent(facts: Facts) -> dict[int, str]:
     return {it: f"nothing came from it{but if it in facts.job.spoken else ''}, and {why}" for it, why in found.items()}
 
 
-def _explained(facts: Facts) -> bool:
-    """Return whether ranks that were seen disagree or are late, so that a lost file explains nothing."""
-    rules = _unmatched, _stuck_together, _late, _said, _free_by_stacks
-    return _disagree(facts) or bool(facts.cycles) or any(rule(facts) for rule in rules)
-
-
 def _disagree(facts: Facts) -> bool:
     """Return whether ranks are known to have issued different operations."""
-    return bool(facts.splits or any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
+    return bool(any(meeting.differ for meeting in facts.meetings) or _mismatched(facts))
 
 
 def _left_behind(facts: Facts) -> dict[int, str]:
@@ -350,7 +344,7 @@ def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> li
     elsewhere = {
         _key(one)
         for rank in facts.job.ranks.values()
-        for one in (*rank.last, *rank.waiting, *rank.earlier)
+        for one in (*rank.last, *rank.waiting)
         if (one.group.description, one.sequence) == place and one.group.name != meeting.group.name
     }
     odd = [side for side in sides if not any(_key(meeting.operations[number]) in elsewhere for number in side)]
@@ -404,15 +398,6 @@ def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]
 
 def _load(operation: Operation) -> str:
     return f"{collectives.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
-
-
-def _by_digest(facts: Facts) -> dict[int, str]:
-    """Name the ranks that issued another collective than most, of which no more than that is kept."""
-    found: dict[int, str] = {}
-    for split in sorted(facts.splits, key=lambda one: one.sequence):
-        place = f"collective {split.sequence} of {where.label(split.group)}"
-        found.update(_minority(split.sides, f"issued another call than its peers as {place}"))
-    return found
 
 
 def _in_number(facts: Facts) -> dict[int, str]:
@@ -479,8 +464,8 @@ def _in_call(facts: Facts) -> dict[int, str]:
 
 
 def _other_stack(facts: Facts) -> dict[int, str]:
-    """Name the ranks whose whole stack differs from that of most, unless dumps show how they wait for each other."""
-    if facts.cycles or have_peers(facts) or facts.unseen:
+    """Name the ranks whose whole stack differs from that of most."""
+    if have_peers(facts) or facts.unseen:
         return {}
     stacks = facts.paths
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -537,7 +522,6 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DEVICE, _behind_on_device),
     (DEVICE, _not_begun),
     (SILENT, _stopped),
-    (SILENT, _silent),
     (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _free_by_stacks),
@@ -545,11 +529,11 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
     (DISAGREES, _mismatched),
-    (DISAGREES, _by_digest),
     (DISAGREES, _unmatched),
+    (DISAGREES, _in_cycle),
+    (SILENT, _silent),
     (DISAGREES, _in_number),
     (DISAGREES, _alone),
-    (DISAGREES, _in_cycle),
     (DISAGREES, _in_call),
     (HOST, _other_stack),
 )
