@@ -35,7 +35,7 @@ def test_the_installed_transformer_engine_is_named(version: str, does: str) -> N
     ],
 )
 def test_steps_that_are_right(case: str, steps: list[list[proof.Step]]) -> None:
-    assert not proof._wrong(CASES[case], steps)
+    assert not proof.wrong(CASES[case], steps)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_steps_that_are_right(case: str, steps: list[list[proof.Step]]) -> None:
 def test_a_step_that_is_wrong_is_named(step: proof.Step, change: dict[str, Any], why: str) -> None:
     first, second = [FULL] * 3, [FULL, EMPTY, FULL]
     (second if step is EMPTY else first)[why.startswith("rank 1")] = step._replace(**change)
-    assert proof._wrong(CASES["returns"], [first, second]).startswith(why)
+    assert proof.wrong(CASES["returns"], [first, second]).startswith(why)
 
 
 def test_unexpected_tokens_are_a_failure_of_the_proof() -> None:
     with pytest.raises(AssertionError, match="rank 1, step 2"):
-        proof._wrong(CASES["returns"], [[FULL] * 3, [FULL] * 3])
+        proof.wrong(CASES["returns"], [[FULL] * 3, [FULL] * 3])

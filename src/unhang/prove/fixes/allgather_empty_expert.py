@@ -8,16 +8,21 @@ nor streams or CUDA graphs.
 
 Each job has three steps: tokens for all ranks, tokens for the first two experts alone, and tokens for all again. Each
 step runs once more without fusion. The output and the gradients must be the same. A control has another dispatcher,
-and no batch on the last rank: pull request 3626 as written hangs there.
+and no batch on the last rank: pull request 3626 as written hangs there. Others have few tokens. A function that is
+judged alone runs beside a mate as the fix leaves it.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, moe_layer, shims
+from ..cases import CRASHED, PASSED, Case, Topology
+from ..ranks import megatron, moe_layer, shims
 from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -37,9 +42,36 @@ CASES = (
     Case("tokens", _EP2, "ranks", PASSED, options={"empty": False}, core=True),
     Case("alltoall-no-batch", _EP2, "ranks", PASSED, options=_NO_BATCH, core=True),
 )
+_CLASS = "MoEAllGatherTokenDispatcher"
+_PERMUTES = (f"{_CLASS}.dispatch_postprocess", f"{_CLASS}.token_permutation")
+_UNPERMUTES = (f"{_CLASS}.combine_preprocess", f"{_CLASS}.token_unpermutation")
+_FULL, _EMPTY, _OTHERS, _FEW, _FIRST, _LAST = "full", "empty", "others empty", "few", "first", "last"
 _TOKENS = 16  # of each rank
-_FULL, _EMPTY = "full", "empty"
-_WITH_TOKENS = 2  # experts, in a step of the second kind
+_CHOSEN = {_FULL: None, _EMPTY: (0, 1), _OTHERS: (2, 3), _FEW: (0, 1), _FIRST: (0, 2), _LAST: (1, 3)}
+"""The experts of a step's tokens. With few, one token has the others."""
+_REFUSES, _FEWER, _SOME = {"refuses": True}, {"kinds": (_FEW, _FULL)}, {"kinds": (_FIRST, _LAST)}
+_INFERS, _CONTROLS = {"trains": False}, (_FEWER["kinds"], _SOME["kinds"])
+GRID = [
+    Case(
+        f"{'permuted' if of is _PERMUTES else 'unpermuted'}, {topology.text()}, {options}",
+        topology,
+        "ranks",
+        CRASHED
+        if topology.ep > 1 and options.get("fusion", True) and options.get("kinds") not in _CONTROLS
+        else PASSED,
+        options={**options, "of": of},
+    )
+    for of in (_PERMUTES, _UNPERMUTES)
+    for topology, each in (
+        (Topology(), (_FEWER,)),
+        (_EP2, (_REFUSES, {"bias": True}, {**_REFUSES, **_INFERS}, _INFERS, {"fusion": False}, _FEWER, _SOME)),
+        (_EP2, ({"kinds": (_OTHERS, _FULL)},)),
+        (Topology(tp=2, etp=2), (_FEWER,)),
+        (Topology(tp=2, dp=2, ep=2, etp=2), (_REFUSES, _SOME)),
+        (_EP4, ({**_FEWER, "bias": True}, {})),
+    )
+    for options in each
+]
 YOURS = CASES[0]  # the smallest job: the sizes only change how likely an empty rank is
 RULED_OUT = ("ep", "with EP 1 every rank has all experts, and so the tokens of all")
 
@@ -74,68 +106,145 @@ def prepare() -> None:
     moe_layer.stand_in()
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run the steps on every rank, and check what was fused, the output and the gradients."""
-
-    def body(rank: int) -> list[Step]:
-        shims.gloo_as_nccl()
-        megatron.initialize(case.topology)
-        return _steps(case, rank)
-
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    return world.outcome(
-        lambda ranks: _wrong(case, ranks),
-        lambda ranks: f"{len(ranks[0])} steps: output and all gradients are those without fusion",
-    )
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function fuses anything."""
+    return "moe_permute_fusion" in ast.unparse(function)
 
 
 def _kinds(case: Case) -> Sequence[str]:
-    return (_FULL, _EMPTY if case.options.get("empty", True) else _FULL, _FULL)
+    second = _EMPTY if case.options.get("empty", True) else _FULL
+    kinds: Sequence[str] = case.options.get("kinds", (_FULL, second, _FULL))
+    return kinds
 
 
-def _steps(case: Case, rank: int) -> list[Step]:
+def on_rank(case: Case, rank: int) -> list[Step]:
     """Run the steps as one rank."""
     import torch
 
     called: list[str] = []
+    shims.gloo_as_nccl()
+    megatron.initialize(case.topology)
     _stand_in(bool(case.options.get("refuses")), called)
-    layer = moe_layer.make({"dispatcher": "allgather", "cuts": False, **case.options}, case.topology.ep)
+    options = {"dispatcher": "allgather", "cuts": False, **case.options}
+    layer = moe_layer.make(options, case.topology.ep, case.topology.tp)
+    _mate(case.options.get("of"), getattr(layer.token_dispatcher, "tp_ep_group", None))
     batch = 0 if case.options.get("no_batch") and rank == case.topology.world - 1 else _TOKENS
+    trains = case.options.get("trains", True)
     tokens: list[int] = []
-    layer.experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
+
+    def received(_: Any, given: Any) -> None:
+        tokens.append(int(given[1].sum()))
+        layer.token_dispatcher._empty_local_dispatch = tokens[-1] == 0  # as pull request 3626 leaves it to its mate
+
+    layer.experts.register_forward_pre_hook(received)
+    if has_bias := bool(case.options.get("bias")) and _takes_bias():
+        layer.token_dispatcher.add_bias = True
+        layer.experts.register_forward_hook(lambda _, given, found: (found[0], found[0] * 2))
+    layer.train(trains)
     steps = []
     for number, kind in enumerate(_kinds(case)):
-        moe_layer.route(layer, None if kind == _FULL else range(_WITH_TOKENS))
+        moe_layer.route(layer, _CHOSEN[kind])
         results = []
         for fusion in (bool(case.options.get("fusion", True)), False):
             layer.config.moe_permute_fusion = fusion
             torch.manual_seed(100 * number + rank)
-            results.append(moe_layer.once(layer, torch.rand(batch, 1, moe_layer.HIDDEN, requires_grad=True)))
+            given = torch.rand(batch, 1, moe_layer.HIDDEN)
+            if kind == _FEW and rank == 0:
+                with torch.no_grad():
+                    layer.router.weight[2:] = -1
+                given[0] *= -1
+            if trains:
+                results.append(moe_layer.once(layer, given.requires_grad_()))
+            else:
+                with torch.no_grad():
+                    results.append({"output": layer(given)[0]})
         given, wanted = results
         differs = tuple(name for name in wanted if not moe_layer.equal(given[name], wanted[name]))
+        if has_bias:
+            called[1:2] = []  # one more, for the bias
         steps.append(Step(tokens[-1], tuple(called), moe_layer.largest(given), differs))
         called.clear()
     return steps
 
 
-def _wrong(case: Case, values: list[list[Step]]) -> str:
+def _function(names: Sequence[str]) -> Any:
+    """Return which of these functions the release has."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    known = vars(getattr(token_dispatcher, _CLASS))
+    return next(known[name.partition(".")[2]] for name in names if name.partition(".")[2] in known)
+
+
+def _takes_bias() -> bool:
+    """Return whether the release gives back a bias, as up to 0.12.0."""
+    return "add_bias" in _function(_UNPERMUTES).__code__.co_names
+
+
+def _mate(of: Sequence[str] | None, group: Any) -> None:
+    """Let a mate that is not judged do as the fix does: without a token for a local expert, it does not fuse.
+
+    A commit between two releases gets what its closest release lacks.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import mappings
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    def permute(*given: Any, **others: Any) -> Any:
+        if others.get("fused") and of is _UNPERMUTES:
+            others["fused"] = int(others["num_out_tokens"]) > 0
+        return moe_utils.permute(*given, **others)[:wanted]
+
+    def unpermute(rows: Any, *given: Any, **others: Any) -> Any:
+        if others.get("fused") and of is _PERMUTES:
+            others["fused"] = len(rows) > 0
+        return moe_utils.unpermute(rows, *given, **others)
+
+    def gathered(rows: Any, **_: Any) -> Any:
+        return mappings.gather_from_sequence_parallel_region(rows, group=group)
+
+    def scattered(rows: Any, **_: Any) -> Any:
+        return mappings.reduce_scatter_to_sequence_parallel_region(rows, group=group)
+
+    tree = ast.parse(textwrap.dedent(inspect.getsource(_function(_PERMUTES))))
+    targets = [it.targets[0] for it in ast.walk(tree) if isinstance(it, ast.Assign) and "permute(" in ast.unparse(it)]
+    wanted = next((len(it.elts) for it in targets if isinstance(it, ast.Tuple)), None)
+    vars(token_dispatcher).update(permute=permute, unpermute=unpermute)
+    of_old = {
+        "gather_from_sequence_parallel_region_to_moe": gathered,
+        "reduce_scatter_to_sequence_parallel_region_from_moe": scattered,
+    }
+    vars(token_dispatcher).setdefault("tensor_parallel", SimpleNamespace(**of_old))
+    vars(token_dispatcher).setdefault("parallel_state", parallel_state)
+
+
+def wrong(case: Case, values: Sequence[list[Step]]) -> str:
     """Return what is wrong with the steps of all ranks; empty where nothing is."""
+    size, own = case.topology, moe_layer.EXPERTS // case.topology.ep
     for rank, steps in enumerate(values):
+        first = rank // size.etp % size.ep * own
         for number, (kind, step) in enumerate(zip(_kinds(case), steps), 1):
             where = f"rank {rank}, step {number} ({kind})"
-            has_none = kind == _EMPTY and rank >= _WITH_TOKENS * case.topology.ep // moe_layer.EXPERTS
+            chosen = None if kind == _FEW else _CHOSEN[kind]
+            has_none = chosen is not None and not {*chosen} & {*range(first, first + own)}
             assert (step.tokens == 0) == has_none, f"{where}: {step.tokens} tokens"
-            fuses = case.options.get("fusion", True) and not has_none
+            fuses = case.options.get("fusion", True) and case.options.get("feature", True) and not has_none
             if step.fused != (("permute", "unpermute") if fuses else ()):
                 return f"{where}: {step.tokens} tokens, fused: {', '.join(step.fused) or 'nothing'}"
             if step.differs:
                 return f"{where}: differs from the run without fusion: {', '.join(step.differs)}"
+            if not case.options.get("trains", True):
+                continue
             missing = [name for name, largest in step.gradients.items() if largest is None]
             if missing or not step.gradients:
                 return f"{where}: no gradient of {', '.join(missing) or 'any expert'}"
             if has_none != (not any(step.gradients.values())):
                 return f"{where}: {step.tokens} tokens, gradients {step.gradients}"
     return ""
+
+
+def right(case: Case, values: Sequence[list[Step]]) -> str:
+    """Return what was seen."""
+    return f"{len(values[0])} steps: output and all gradients are those without fusion"
 
 
 def _stand_in(refuses: bool, called: list[str]) -> None:

@@ -38,14 +38,14 @@ def stand_in() -> None:
         random._share_storage_ext = types.SimpleNamespace(share_storage=_share_storage)
 
 
-def make(options: Mapping[str, Any], ep: int) -> Any:
-    """Return a real layer whose grouped linears are stand-ins, for an expert-parallel size of ``ep``.
+def make(options: Mapping[str, Any], ep: int, tp: int = 1) -> Any:
+    """Return a real layer whose grouped linears are stand-ins, for these parallel sizes.
 
-    The rank must have its groups. With the option ``te``, the linears are Transformer Engine's; raises ImportError
-    where there is none. Other options: ``dispatcher``, its name in the configuration; ``cuts``, whether the linears
-    cut the graph on empty input; ``each``, whether they also leave out the weight of each expert without rows;
-    ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8`` or ``fp4``, for which the
-    experts pad their rows, or the router if ``aligned``.
+    The rank must have its groups. With TP, each rank has its experts in whole. With the option ``te``, the linears are
+    Transformer Engine's; raises ImportError where there is none. Other options: ``dispatcher``, its name in the
+    configuration; ``cuts``, whether the linears cut the graph on empty input; ``each``, whether they also leave out the
+    weight of each expert without rows; ``recompute`` of the activation; ``on_input``, probabilities applied to the
+    input; ``fp8`` or ``fp4``, for which the experts pad their rows, or the router if ``aligned``.
     """
     import torch
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
@@ -66,6 +66,8 @@ def make(options: Mapping[str, Any], ep: int) -> Any:
         "moe_router_topk": 2,
         "moe_router_load_balancing_type": "none",
         "expert_model_parallel_size": ep,
+        "tensor_model_parallel_size": tp,
+        "sequence_parallel": tp > 1,
         "use_cpu_initialization": True,
     }
     if options.get("on_input"):
