@@ -120,7 +120,8 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
         rests = [part._replace(stacks=(), pid="") if is_out else part for part, is_out in zip(one.parts, out)]
         parts = tuple(rest for rest, is_out in zip(rests, out) if not is_out or rest != Rank(rest.rank))
         left.append(one._replace(parts=parts, named=one.named if parts or not any(out) else None))
-        unread += [Unread(file, why, bool(parts)) for (file, _), why in older.items() if file == one.file]
+        whys = (older.get((one.file, is_spied)) for is_spied in (True, False))
+        unread += [Unread(one.file, why, bool(parts)) for why in whys if why]
     return left
 
 

@@ -331,6 +331,7 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
     by_id = {str(key): value for key, value in status.items()} if isinstance(status, dict) else {}
     names = _named(by_id, groups, scan)
     paired = {group for group, _ in scan.peers}
+    over = {row.group: row.sequence for row in sorted(scan.done.values()) if not row.p2p}
     pending: dict[str, int] = {}
     for row in waiting:
         if not row.p2p:
@@ -342,8 +343,7 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
-        over = (row.sequence for row in scan.done.values() if row.group == group and not row.p2p)
-        completed = max((completed, *over))
+        completed = max(completed, over.get(group, -1))
         if group in pending:  # a status may be older than the entries, or count what is over since it timed out
             completed = min(completed, pending[group] - 1)
         if group not in paired:
