@@ -420,6 +420,12 @@ def _new(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
     group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
+    group.add_argument(
+        "--leave-out", metavar="PATH", action="append", default=[], help="do without this part of the diff (repeatable)"
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="refuse a diff with parts for files that the release does not have"
+    )
     _place(parser)
     parser.set_defaults(allow_none=True)
 

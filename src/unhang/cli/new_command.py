@@ -45,7 +45,6 @@ def run(options: argparse.Namespace) -> int:
         text = commit.diff if commit else _read(options.from_patch)
         return pack_new.run(options, text, commit.head if commit else text)
     _refuse_existing(options.output, skeleton.paths(fix))
-    patch.check()  # before anything is downloaded
     commit = origin.commit(*options.from_commit) if options.from_commit else None
     text = commit.diff if commit else _read(options.from_patch)
     of = origin.of(commit.head if commit else text)
@@ -66,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         hint = "leave that change out of the diff"
         raise UnhangError("bad-patch", "a function is nested too deeply for a codemod", hint=hint) from error
     rewrites, twice = drafted.by_name(rewrite for part in parts for rewrite in part.rewrites)
-    left = [*result.left, *(line for part in parts for line in part.left), *twice]
+    left = [*result.left, *result.out, *(line for part in parts for line in part.left), *twice]
     if not rewrites:
         why = "; ".join(left) or "it changes no statement of a function"
         raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a codemod: {why}")
@@ -127,6 +126,7 @@ def _places(source: Wheel, path: str) -> list[tuple[str, str]]:
     """
     members = source.installed()
     places = [path] if path in members else [it for it in members if it.endswith(f"/{path.rpartition('/')[2]}")]
+    places = [it for it in places if it.endswith(".py")]
     texts = (archive.read(source.path, members[place]).decode("utf-8", "surrogateescape") for place in places)
     return [(place, text.replace("\r\n", "\n")) for place, text in zip(places, texts)]
 

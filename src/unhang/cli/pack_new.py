@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from packaging.utils import canonicalize_name
 
@@ -21,7 +22,8 @@ from unhang.draft.patch import Patched, Result
 from unhang.errors import UnhangError
 from unhang.judge import recorded
 from unhang.records import Request
-from unhang.shapes import catalog
+from unhang.rewrite import one_file
+from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 from unhang.suggest import command, line
 from unhang.tell import console, progress
@@ -50,15 +52,16 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         os.mkdir(wheels)
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
-        result = patch.apply(text, lambda path: _places(release, path), shown, lambda path, numbers: True)
-        bound, left, ignored = _parted(fix, release, result)
+        matters = partial(_matters, {it.rpartition("/")[0] for it in release.files() if it.endswith(".py")})
+        result = patch.apply(text, lambda path: _places(release, path), shown, matters=matters)
+        result = _left_out(result, options)
+        values = parameters.of(it.partition("=")[0] for it in options.set)
+        bound, left = _parted(fix, release, result, values)
         if not bound:
-            why = "; ".join(left or ignored) or "it binds no name in another way"
+            why = "; ".join((*left, *result.out)) or "it changes no line"
             hint = _IMPORT_NAME if any(it.endswith(_IN_NO_PACKAGE) for it in left) else None
             why = f"the diff has nothing for a fix: {why}"
             raise UnhangError("nothing-to-rewrite", why, path=release.where, hint=hint)
-        values = parameters.of(it.partition("=")[0] for it in options.set)
-        bound = _with_parameters(bound, values)
         edits = {it.target: it.codemod for it in bound}
         found = facts.tried(edits, release.read)
         text_of = pack_texts.codemod(fix, bound)
@@ -85,7 +88,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.show(f"from {gate.line(release.where)}")
     for it in bound:
         console.show(pack_texts.told(it))
-    console.say_each(f"ignored: {it}" for it in ignored)
+    console.say_each(f"left out: {it}" for it in result.out)
     console.say_each(f"left to you: {it}" for it in left)
     packs.use(options.pack, options.no_packs, os.environ)  # for the commands that are suggested
     sweep = line("unhang", "sweep", *packs.words(), "--releases", f"{release.project}=={release.version}")
@@ -155,83 +158,100 @@ def _use(options: argparse.Namespace, stage: str) -> None:
     packs.use([*options.pack[:-1], stage], options.no_packs, os.environ)
 
 
-def _parted(fix: str, release: Release, result: Result) -> tuple[list[Bound], list[str], list[str]]:
-    """Return the edits of all files, the hunks that are left, and those that change no code."""
+def _left_out(result: Result, options: argparse.Namespace) -> Result:
+    """Return what a diff does without the paths that a person leaves out, or is refused under ``--strict``."""
+    named = [it for it in result.left if any(_is_at(it.partition(": ")[0], path) for path in options.leave_out)]
+    left = tuple(it for it in result.left if it not in named)
+    files = tuple(it for it in result.files if not any(_is_at(it.diffed, path) for path in options.leave_out))
+    out = (*result.out, *named, *(f"{it.diffed}: as you said" for it in result.files if it not in files))
+    if options.strict and out:
+        hint = "leave out --strict, or begin the fix from a diff without these"
+        raise UnhangError("patch-does-not-fit", f"the diff has more than the fix: {'; '.join(out)}", hint=hint)
+    return Result(files, left, out)
+
+
+def _is_at(file: str, path: str) -> bool:
+    return file.partition(", hunk ")[0] == path or file.startswith(f"{path.rstrip('/')}/")
+
+
+def _matters(folders: set[str], path: str) -> bool:
+    """Return whether a path that a release lacks is of its code: a module beside others of it, and no test of theirs."""
+    above, _, name = path.rpartition("/")
+    parts = above.split("/")
+    aside = not _ASIDE.isdisjoint(parts) or name.startswith("test_") or not name.endswith(".py")
+    return not aside and any("/".join(parts[at:]) in folders for at in range(len(parts)) if above)
+
+
+def _parted(
+    fix: str, release: Release, result: Result, values: Mapping[str, str]
+) -> tuple[list[Bound], list[str]]:
+    """Return the edits of all files, and what is left. Raises UnhangError ``bad-option`` for a value that is no text."""
     bound: list[Bound] = []
-    left = [it for it in result.left if not _is_aside(it.partition(": ")[0])]
-    ignored = [f"{it.partition(': ')[0]}: no code of a release" for it in result.left if it not in left]
-    files = [it.file for it in result.files]
+    left = list(result.left)
     path = catalog.manifest_schema()["properties"]["targets"]["items"]["properties"]["file"]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
         if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
             left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
-            continue
-        if not re.search(path["pattern"], patched.file):
-            left.append(f"{gate.line(patched.file)}: its name is not that of a module")
-            continue
-        part = _part(fix, upstream, patched)
-        taken = {(it.target.function, it.before): it.after for it in bound}
-        for it in part.bound:
-            if taken.get((it.target.function, it.before), it.after) != it.after:
-                twice = "the diff has this file twice: make one diff, as `git diff FIRST LAST` does"
-                why = twice if files.count(patched.file) > 1 else "another file has it too, and changes otherwise"
-                left.append(f"{patched.file}, {it.target.function}: {why}")
-            else:
-                bound.append(it)
-        left += [f"{place}: {why}" for place, why in part.left.items()]
-        ignored += (f"{place}: comments, docstrings or blank lines alone" for place in part.ignored)
-    return bound, left, ignored
-
-
-def _is_aside(path: str) -> bool:
-    """Return whether a file that the release lacks is only beside its code: tests, documents, examples."""
-    *folders, name = path.split("/")
-    return not {*folders}.isdisjoint(_ASIDE) or name.endswith((".md", ".rst"))
-
-
-def _with_parameters(bound: Sequence[Bound], values: Mapping[str, str]) -> list[Bound]:
-    """Return the edits with names in the place of these values.
-
-    Raises UnhangError ``bad-option`` if one is nowhere, or is no text where it is.
-    """
-    texts = [swap.new for it in bound for swap in it.swaps]
+        elif not re.search(path["pattern"], patched.file):
+            left.append(f"{gate.line(patched.file)}: its name is not that of a file of a package")
+        else:
+            _refuse_broken(patched)
+            bound += exactly.part(fix, upstream, patched, values)
+    texts = [(it, row) for it in bound for swap in it.swaps for row in swap.new]
     for name, value in values.items():
-        if not any(value in text for text in texts):
+        if not any(f"${{{name}}}" in row for _, row in texts):
             hint = "give the value as the diff has it"
             raise UnhangError("bad-option", f"no text that the diff adds has {value!r}, for {name}", hint=hint)
-    named = [
-        it._replace(
-            target=it.target._replace(parameters=tuple(values)),
-            swaps=tuple(swap._replace(new=parameters.named(swap.new, values)) for swap in it.swaps),
-        )
-        for it in bound
-    ]
+    for patched in result.files if values else ():
+        mine = [it for it in bound if it.target.file == patched.file]
+        _refuse_code(patched, mine, values)
+    return bound, left
+
+
+def _refuse_broken(patched: Patched) -> None:
+    """Raise UnhangError ``bad-patch`` for a module that is none after the diff, ``newer-syntax`` for one that was none."""
+    if not patched.file.endswith(".py"):
+        return
+    for text, code in (patched.before, "newer-syntax"), (patched.after, "bad-patch"):
+        try:
+            shape.parse(text)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            if one_file.is_newer(text.encode(patched.encoding)):
+                continue
+            line = getattr(error, "lineno", None)
+            where = f"{patched.file}, line {line}" if line else patched.file
+            if code == "newer-syntax":
+                why = f"neither this Python nor LibCST can read the release's file: {where}: {error}"
+                hint = "run unhang with a newer Python; or, if that is no module, leave it out: `--leave-out PATH`"
+            else:
+                why, hint = f"a file does not parse after the diff: {where}: {error}", "see whether the diff is whole"
+            raise UnhangError(code, gate.line(why), hint=hint) from error
+
+
+def _refuse_code(patched: Patched, bound: Sequence[Bound], values: Mapping[str, str]) -> None:
+    """Raise UnhangError ``bad-option`` where a value is no text of a module."""
+    names = [name for name in values if any(f"${{{name}}}" in row for it in bound for s in it.swaps for row in s.new)]
+    if not names:
+        return
+    hint = "give a value that the diff has inside of strings alone"
+    taken = [name for name in names if f"${{{name}}}" in patched.before]
+    if taken or not patched.file.endswith(".py"):
+        why = f"has ${{{taken[0]}}} itself" if taken else "is no module of Python"
+        raise UnhangError("bad-option", f"{patched.file} {why}, so no parameter can be in it", hint=hint)
     try:
-        for it in named:
-            it.codemod.filled(values)
+        text = patched.before
+        for it in bound:
+            text = it.codemod.edited(text, it.target, "")
     except parameters.Refused as error:
-        hint = "give a value that the diff has inside of strings alone"
         raise UnhangError("bad-option", str(error), hint=hint) from error
-    return named
-
-
-def _part(fix: str, upstream: str, patched: Patched) -> exactly.Part:
-    try:
-        return exactly.part(fix, upstream, patched)
-    except RecursionError as error:
-        hint = "leave that change out of the diff"
-        raise UnhangError("bad-patch", "a function is nested too deeply for a codemod", hint=hint) from error
 
 
 def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: facts.Tried) -> None:
     """Raise UnhangError ``bad-patch`` unless the fix, as it was written, does what was tried."""
-    from unhang.judge.decide import exact
-
-    with parameters.stood_in(
-        name for it in edits for name in it.parameters
-    ):  # whatever their values are, they must not be in the shapes
-        written = {target: exact(target) for target in catalog.fix(fix).targets}
+    names = [name for it in edits for name in it.parameters]
+    with parameters.stood_in(names):  # whatever their values are, they must not be in the shapes
+        written = {target: recorded.edits(target) for target in catalog.fix(fix).targets}
         again = facts.tried(written, release.read)
     if found.misfits or [*written] != [*edits] or again != found:
         why = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs
 from unhang.find import metadata
+from unhang.judge.recorded import edits
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
@@ -70,7 +71,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     if found.data is None or found.problem is not None:
         return found
     seen = observe_target(found.path, found.data, target, table)
-    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.binding):
+    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.text):
         seen = seen._replace(detail=_of_base(installation, target.file, target.function, found.data, read or contents))
     return seen._replace(real=found.real, link=found.link)
 
@@ -170,7 +171,7 @@ def resolver() -> Callable[[str], str]:
 def _package(path: str) -> str:
     """Return the package beside a `.py` file that an import takes before it; empty if there is none."""
     stem = path[: -len(".py")]
-    if not os.path.isdir(stem):  # nearly always; no folder is listed
+    if not path.endswith(".py") or not os.path.isdir(stem):  # nearly always; no folder is listed
         return ""
     return f"{os.path.basename(stem)}/" if any(name.startswith("__init__.") for name in metadata.names(stem)) else ""
 
@@ -179,6 +180,8 @@ def _extension(path: str) -> str:
     """Return the extension module beside a `.py` file that an import by our Python takes before it; or empty."""
     import _imp
 
+    if not path.endswith(".py"):
+        return ""
     others = (path[: -len(".py")] + suffix for suffix in _imp.extension_suffixes())
     return next((os.path.basename(other) for other in others if os.path.exists(other)), "")
 
@@ -198,7 +201,7 @@ def _is_strange(installation: Installation, content: str, status: os.stat_result
 def observe_target(path: str, data: bytes, target: Target, table: ShapeTable) -> Observation:
     """Return what a file with these bytes contains of a target. Reads nothing."""
     files = table.of_files(target.fix)
-    return _binding(path, data, target, files) if target.binding else observe_bytes(path, data, target.function, files)
+    return _text(path, data, target, files) if target.text else observe_bytes(path, data, target.function, files)
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
@@ -221,34 +224,19 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
         return _broken(path, data, sha256, error)
 
 
-def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+def _text(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    """Return which of its two states the lines of a diff have in a file; no shape where that is neither."""
     sha256 = hashlib.sha256(data).hexdigest()
     recorded = files.get(sha256, {})
     if target.function in recorded:
         return Observation(path, data, sha256, recorded[target.function], on_record=True)
 
-    from unhang import parameters
-    from unhang.shapes import binding, rebound, shape
+    from unhang.shapes import shape
 
     try:
-        tree = shape.parse(data)
-        values = parameters.of(target.parameters)
-        here = binding.statements(tree, target.function)
-        is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
-        if is_one and (lines := rebound.lines(tree, target.function)):  # several are its shape
-            return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
-        found = binding.of(tree, target, values)
-        if target.beside is None and not here and not _took_out(target, data):
-            found = None  # it may be there under another name
-        return Observation(path, data, sha256, found, names=shape.bound_names(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return Observation(path, data, sha256, edits(target).shape(shape.text(data, target.file)[1], target))
+    except ValueError as error:
         return _broken(path, data, sha256, error)
-
-
-def _took_out(target: Target, data: bytes) -> bool:
-    """Return whether a file has the comment of a fix that took a statement out: see ``codemods.exact``."""
-    names = dict.fromkeys((target.function, target.function.rpartition(".")[2]))
-    return any(f"# unhang {target.fix}: without {name}".encode() in data for name in names)
 
 
 def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observation:
