@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import re
 import tempfile
@@ -13,19 +14,21 @@ from packaging.utils import canonicalize_name
 
 from unhang import gate, packs, parameters
 from unhang.codemods.exact import Exact
-from unhang.deliver import releases
+from unhang.deliver import download, releases, wheel
 from unhang.deliver.pack_wheel import PARTS, TYPES
 from unhang.deliver.releases import Release
 from unhang.draft import exactly, facts, origin, pack_texts, patch, skeleton
 from unhang.draft.exactly import Bound
 from unhang.draft.patch import Patched, Result
 from unhang.errors import UnhangError
+from unhang.find import metadata
 from unhang.judge import recorded
 from unhang.records import Request
 from unhang.rewrite import one_file
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 from unhang.suggest import command, line
+from unhang.survey import search
 from unhang.tell import console, progress
 
 _ASIDE = {".github", "benchmarks", "doc", "docs", "examples", "test", "tests"}
@@ -44,7 +47,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     fix, folder = options.fix_id, options.pack[-1]
     with tempfile.TemporaryDirectory(prefix="unhang-") as work, progress.shown() as step:
         stage = os.path.join(work, "pack")
-        made = _staged(options, folder, stage)
+        made = _staged(options, folder, stage, text)
         _use(options, stage)
         step(f"reading {options.release}")
         asked = Request(options.python, options.target, options.source, options.script, upstreams=packs.names())
@@ -109,8 +112,11 @@ def _places(release: Release, path: str) -> list[tuple[str, str]]:
     return found
 
 
-def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, str]:
-    """Copy the pack into ``stage``; return the files that it and the upstream begin with, by path, where missing."""
+def _staged(options: argparse.Namespace, folder: str, stage: str, text: str) -> dict[str, str]:
+    """Copy the pack into ``stage``; return the files that it and the upstream begin with, by path, where missing.
+
+    ``text`` is the diff: of the packages of a distribution, those that it changes become upstreams.
+    """
     made: dict[str, str] = {}
     if os.path.isfile(os.path.join(folder, "pack.json")):
         _copy(folder, stage)
@@ -125,10 +131,51 @@ def _staged(options: argparse.Namespace, folder: str, stage: str) -> dict[str, s
     name = _distribution(options.release)
     if releases.project(name) not in packs.upstreams():
         plain = canonicalize_name(name)
-        module = options.import_name or plain.replace("-", "_")
-        made[f"upstreams/{plain}.json"] = pack_texts.upstream(name, module)
-        _write(stage, {f"upstreams/{plain}.json": made[f"upstreams/{plain}.json"]})
+        tops = _tops(_members(options, name, f"{stage}-wheels"))
+        named = {it: tops.get(it, False) for it in filter(None, [options.import_name])}
+        touched = {it: is_file for it, is_file in tops.items() if re.search(rf"[/\s\"]{_path(it, is_file)}", text)}
+        others = sorted(touched or tops, key=lambda it: it.lower() != plain.replace("-", "_"))
+        found = named | {it: tops[it] for it in others} or {plain.replace("-", "_"): False}
+        for module, is_file in found.items():
+            key = plain if module == next(iter(found)) else canonicalize_name(f"{plain}-{module}").lstrip("-")
+            within = plain if key != plain else None
+            made[f"upstreams/{key}.json"] = pack_texts.upstream(name, module, is_file, within)
+        _write(stage, {path: it for path, it in made.items() if path.startswith("upstreams/")})
     return made
+
+
+def _path(module: str, is_file: bool) -> str:
+    return re.escape(module.replace(".", "/") + (".py" if is_file else "/"))
+
+
+def _tops(files: Sequence[str]) -> dict[str, bool]:
+    """Return the modules of a distribution that are in no other, each with whether it is of one file."""
+    inside = {file.rpartition("/")[0] for file in files if file.endswith("/__init__.py")}
+    tops = {it for it in inside if not any(it.startswith(f"{other}/") for other in inside)}
+    names = {it.replace("/", "."): False for it in tops} | {it[:-3]: True for it in files if re.fullmatch(r"\w+\.py", it)}
+    return {name: is_file for name, is_file in sorted(names.items()) if all(map(str.isidentifier, name.split(".")))}
+
+
+def _members(options: argparse.Namespace, name: str, folder: str) -> Sequence[str]:
+    """Return the files of the release of an upstream that no pack has: by the RECORD in an environment, or in a wheel.
+
+    One that is downloaded into ``folder`` is the release from then on.
+    """
+    asked = Request(options.python, options.target, options.source, options.script, allow_none=True)
+    paths = () if options.release.endswith(".whl") else search.find(asked).path
+    wanted = f"{canonicalize_name(name)}-{options.release.partition('==')[2].strip()}"
+    for path in paths:
+        for info in (it for it in metadata.names(path) if it.endswith(".dist-info")):
+            project, _, version = info.removesuffix(".dist-info").rpartition("-")
+            if f"{canonicalize_name(project)}-{version}" == wanted:
+                rows = csv.reader(metadata.read(os.path.join(path, info, "RECORD")).splitlines())
+                return [row[0] for row in rows if row]
+    if not options.release.endswith(".whl"):
+        if "==" not in options.release or options.source:
+            return ()
+        os.makedirs(folder)
+        (options.release,) = download.fetch([options.release], download.Options(None, ()), folder).paths
+    return list(wheel.load(options.release).installed())
 
 
 def _copy(folder: str, stage: str) -> None:
@@ -191,7 +238,7 @@ def _parted(
     path = catalog.manifest_schema()["properties"]["targets"]["items"]["properties"]["file"]
     for patched in result.files:
         upstream = releases.of_file(release.project, patched.file)
-        if not patched.file.startswith("/".join([*packs.upstreams()[upstream].parts, ""])):
+        if not packs.upstreams()[upstream].holds(patched.file):
             left.append(f"{patched.file}: {_IN_NO_PACKAGE}")
         elif not re.search(path["pattern"], patched.file):
             left.append(f"{gate.line(patched.file)}: its name is not that of a file of a package")

@@ -29,9 +29,14 @@ def pack(name: str) -> str:
     return document({"schema": 1, "name": name, "version": "0.1", "requires-unhang": requires})
 
 
-def upstream(distribution: str, module: str) -> str:
-    """Return the text of an upstream's file; the name of its .dist-info folder states the version."""
-    about = {"import-name": module, "distribution": distribution, "marks": ["__init__.py"], "version": {}}
+def upstream(distribution: str, module: str, is_file: bool, within: str | None) -> str:
+    """Return the text of an upstream's file; the name of its .dist-info folder states the version.
+
+    ``is_file`` is whether it is a module of one file, ``within`` the upstream whose wheels hold it.
+    """
+    marks = [f"{module.rpartition('.')[2]}.py" if is_file else "__init__.py"]
+    about: dict[str, Any] = {"import-name": module, "distribution": distribution, "marks": marks, "version": {}}
+    about |= ({"one-file": True} if is_file else {}) | ({"within": within} if within else {})
     return document({"schema": 1, **about})
 
 

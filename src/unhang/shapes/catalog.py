@@ -222,8 +222,9 @@ def _check(name: str, manifest: Mapping[str, Any], targets: Sequence[Target], pa
         if upstream is None:
             raise packs.bad(path, f"{target.upstream} is an upstream of no pack in effect")
         parts = target.file.split("/")
-        if parts[: len(upstream.parts)] != upstream.parts or not all(parts) or {"", ".", ".."} & {*parts}:
-            raise packs.bad(path, f"{target.file} is not below {'/'.join(upstream.parts)}, {upstream.name}'s package")
+        if not upstream.holds(target.file) or {"", ".", ".."} & {*parts}:
+            where = upstream.module.replace(".", "/")
+            raise packs.bad(path, f"{target.file} is not below {where}, {upstream.name}'s package")
 
 
 def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
