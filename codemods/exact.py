@@ -23,7 +23,8 @@ from unhang.shapes.catalog import Target
 
 EDGE = "\0"
 """Stands for what is before the first line of a file, and after its last one."""
-_MARK = re.compile(r"[ \t]*# unhang [a-z][a-z0-9-]*: ")
+MARK = re.compile(r"[ \t]*# unhang [a-z][a-z0-9-]*: ")
+"""How the comments begin that fixes write."""
 Rows = tuple[str, ...]
 
 
@@ -57,7 +58,7 @@ class Text:
         *rows, last = text.split("\n")
         self.rows = [*((row.removesuffix("\r"), "\r\n" if row.endswith("\r") else "\n") for row in rows), (last, "")]
         """Each line with its end."""
-        kept = [at for at, (row, _) in enumerate(self.rows) if not _MARK.match(row)]
+        kept = [at for at, (row, _) in enumerate(self.rows) if not MARK.match(row)]
         self.seen = [EDGE, *(self.rows[at][0] for at in kept), EDGE]
         self.at = [-1, *kept, len(self.rows)]
         """Where each of them is among ``rows``."""

@@ -3,17 +3,19 @@
 import base64
 import difflib
 import hashlib
+import io
 import json
 import re
 import shlex
 import shutil
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from support import cli, widgets
+from support import cli, wheel_files, widgets
 from support.widgets import DIFF, ENGINE, FILE, PATCHED
 
 
@@ -504,7 +506,41 @@ def test_a_value_that_is_code_is_no_parameter(site: Path, tmp_path: Path) -> Non
 
 def test_a_package_of_another_name_than_its_project(tmp_path: Path) -> None:
     refused = new(tmp_path, "--import-name", "gadgets", release=widgets.wheel(tmp_path))
-    assert (refused.code, "name it: `--import-name yaml`" in refused.err) == (2, True)
+    assert (refused.code, "it has widgets; leave out --import-name" in refused.err) == (2, True)
+    assert not (tmp_path / "our-pack").exists()
+
+
+@pytest.mark.parametrize("where", ["wheel", "environment"])
+def test_modules_of_one_file_and_several_packages_are_found_by_record(where: str, tmp_path: Path) -> None:
+    """Whatever their letter case; the release that has them is read as it is, and put back to the byte."""
+    info = "Yaml_Tools-1.0.dist-info"
+    texts = {"Yaml_Tools/__init__.py": "A = 1\n", "one_file.py": "B = 1\n", "other/x.py": "C = 1\n", "other/d.json": '["D"]'}
+    files = {name: text.encode() for name, text in texts.items()} | {"other/__init__.py": b""}
+    files |= {f"{info}/METADATA": b"Metadata-Version: 2.1\nName: Yaml-Tools\nVersion: 1.0\n", f"{info}/WHEEL": b"Wheel-Version: 1.0\n"}
+    path = wheel_files.made(tmp_path, "Yaml_Tools-1.0-py3-none-any.whl", files)
+    there = tmp_path / "there"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(there)
+    rows = [(name, hashlib.sha256(data).digest(), len(data)) for name, data in files.items()]
+    lines = [f"{it},sha256={base64.urlsafe_b64encode(sha).rstrip(b'=').decode()},{size}" for it, sha, size in rows]
+    (there / info / "RECORD").write_text("\n".join([*lines, f"{info}/RECORD,,", ""]))
+    diff = "".join(
+        f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-{text.strip()}\n{end}+{text.strip()} \n{end}"
+        for name, text in texts.items()
+        for end in ["" if text.endswith("\n") else "\\ No newline at end of file\n"]
+    )
+    words = () if where == "wheel" else ("--target", there)
+    begun = new(tmp_path, *words, diff=diff, release=path if where == "wheel" else "Yaml-Tools==1.0")
+    assert begun.code == 0, begun.err
+    before = cli.tree(there)
+    assert ran("check", tmp_path, "--target", there).code == 1
+    assert ran("apply", tmp_path, "--target", there, "--require", "my-fix").code == 0
+    for name, text in texts.items():
+        rows = [row for row in (there / name).read_text().splitlines() if "# unhang" not in row]
+        assert rows == [f"{text.strip()} "], name
+    assert ran("check", tmp_path, "--target", there).code == 0
+    assert ran("revert", tmp_path, "--target", there).code == 0
+    assert cli.tree(there) == before
 
 
 def test_edits_that_do_not_work_together_have_a_reason(
@@ -691,7 +727,7 @@ def begun(
 
     ``named`` is its name as git writes it into a diff.
     """
-    site = widgets.site(folder)
+    site = folder / "site" if (folder / "site").exists() else widgets.site(folder)
     (site / file).write_bytes(before)
     digest = base64.urlsafe_b64encode(hashlib.sha256(before).digest()).rstrip(b"=").decode()
     record = site / "widgets-1.0.dist-info" / "RECORD"
@@ -802,3 +838,144 @@ def test_a_diff_in_utf_16_is_told_from_one_that_is_none(site: Path, tmp_path: Pa
         assert (found.code, "in UTF-16" in found.err, "--output=FILE" in found.err) == (code, code == 2, code == 2), (
             found
         )
+
+
+def begun_on(folder: Path, name: str, text: str, before: str, *more: Path | str) -> cli.Ran:
+    """Begin a fix of a pack of its own."""
+    (folder / f"{name}.patch").write_text(widgets.diff(text, before))
+    words = ("--pack", folder / name, "--upstream", "widgets==1.0", "--from-patch", folder / f"{name}.patch")
+    return cli.called_with_all("new", name, *words, *more)
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+def test_a_second_fix_on_top_of_a_first(has_marks: bool, site: Path, tmp_path: Path) -> None:
+    here, first, second = ("--target", site), ("--pack", tmp_path / "first"), ("--pack", tmp_path / "second")
+    both, before = (*first, *second), cli.tree(site)
+    once = ENGINE.replace("job.go(LIMIT)", "job.go(1)")
+    assert begun_on(tmp_path, "first", once, ENGINE, *here).code == 0
+    assert cli.called_with_all("apply", *first, *here).code == 0
+    there = (site / FILE).read_text() if has_marks else once
+    begun = begun_on(tmp_path, "second", there.replace("job.go(1)", "job.go(2)"), there, *here)
+    assert begun.code == 0, begun.err
+    manifest = json.loads((tmp_path / "second" / "patches" / "second" / "manifest.json").read_text())
+    assert manifest["after"] == ["first"]
+    assert cli.called_with_all("apply", *both, *here).code == 0
+    assert [row for row in (site / FILE).read_text().splitlines() if "# unhang" not in row] == (
+        ENGINE.replace("job.go(LIMIT)", "job.go(2)").splitlines()
+    )
+    assert cli.called_with_all("check", *both, *here).code == 0
+    assert cli.called_with_all("revert", *both, *here).code == 0
+    assert cli.tree(site) == before
+    other = cli.called_with_all("apply", *second, *here, "--require", "second")
+    assert (other.code, "it goes on top of first, which is not in place" in other.out) == (1, True), other
+    assert cli.tree(site) == before
+    for _ in range(2):  # the second is judged by what is there
+        done = cli.called_with_all("apply", *both, *here, "--require", "second")
+    assert done.code == 0, done
+
+
+def test_an_edit_of_somebody_beside_a_fix_is_no_release(site: Path, tmp_path: Path) -> None:
+    here = ("--target", site)
+    assert begun_on(tmp_path, "first", ENGINE.replace("job.go(LIMIT)", "job.go(1)"), ENGINE, *here).code == 0
+    assert cli.called_with_all("apply", "--pack", tmp_path / "first", *here).code == 0
+    text = (site / FILE).read_text().replace("LIMIT = 3", "LIMIT = 5")
+    (site / FILE).write_text(text)
+    refused = begun_on(tmp_path, "second", text.replace("widgets", "w"), text, *here)
+    assert (refused.code, "was edited since it was installed" in refused.err) == (2, True), refused
+
+
+def test_a_release_that_nobody_has_read_needs_more_evidence_than_a_line(site: Path, tmp_path: Path) -> None:
+    newer = widgets.site(tmp_path / "new", "1.1", ENGINE + "MORE = 1\n")
+    before = cli.tree(newer)
+    assert begun_on(tmp_path, "line", ENGINE.replace("LIMIT = 3", "LIMIT = 4"), ENGINE, "--target", site).code == 0
+    words = ("--pack", tmp_path / "line", "--target", newer)
+    for command in ("check", "apply"):
+        found = cli.called_with_all(command, *words, "--output-format", "json")
+        assert (found.code, {(row["verdict"], row["code"]) for row in found.json["results"]}) == (
+            1,
+            {("unlisted", "release-not-read")},
+        )
+    assert cli.tree(newer) == before
+    applied = cli.called_with_all("apply", *words, "--require", "line")
+    (sweep,) = {shlex.join(it) for it in map(shlex.split, re.findall("unhang sweep [^`;\n]+", applied.out + applied.err))}
+    assert cli.called_with_all(*shlex.split(sweep)[1:]).code == 0, sweep
+    assert cli.called_with_all("apply", *words, "--require", "line").code == 0
+    assert cli.called_with_all("revert", *words).code == 0
+    text = ENGINE.replace("LIMIT = 3", "LIMIT = 4").replace('"widgets"', "LIMIT")
+    assert begun_on(tmp_path, "both", text, ENGINE, "--target", site).code == 0
+    assert cli.called_with_all("apply", "--pack", tmp_path / "both", "--target", newer, "--require", "both").code == 0
+
+
+def test_a_pack_may_say_that_a_line_is_enough(site: Path, tmp_path: Path) -> None:
+    newer = widgets.site(tmp_path / "new", "1.1", ENGINE + "MORE = 1\n")
+    assert begun_on(tmp_path, "line", ENGINE.replace("LIMIT = 3", "LIMIT = 4"), ENGINE, "--target", site).code == 0
+    path = tmp_path / "line" / "patches" / "line" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["targets"][0]["any-release"] = True
+    path.write_text(json.dumps(manifest))
+    assert cli.called_with_all("apply", "--pack", tmp_path / "line", "--target", newer, "--require", "line").code == 0
+
+
+def test_a_required_fix_is_told_once(site: Path, tmp_path: Path) -> None:
+    new(tmp_path, "--target", site)
+    (site / FILE).write_text("x = 1\n")
+    refused = ran("apply", tmp_path, "--target", site, "--require", "my-fix")
+    assert (refused.code, refused.err.count("required fix not in place")) == (1, 1), refused
+    assert "line-2: not found" in refused.out + refused.err
+
+
+HEADED = """\
+From 1111111111111111111111111111111111111111 Mon Sep 17 00:00:00 2001
+From: A Person <a@example.org>
+Date: Mon, 1 Jan 2024 00:00:00 +0000
+Subject: [PATCH 1/1] Count to four
+
+---
+"""
+
+
+def test_a_diff_from_stdin_and_from_a_pull_request(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (HEADED + widgets.diff(ENGINE.replace("LIMIT = 3", "LIMIT = 4"))).encode()
+    asked: list[str] = []
+
+    def opened(address: str, timeout: float) -> io.BytesIO:
+        asked.append(address)
+        return io.BytesIO(data)
+
+    monkeypatch.setattr("urllib.request.urlopen", opened)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    for source in ("-", "https://github.com/acme/widgets/pull/7/files"):
+        words = ("--pack", tmp_path / "our-pack", "--upstream", "widgets==1.0", "--from-patch", source, "--target", site)
+        begun = cli.called_with_all("new", "my-fix", *words)
+        assert begun.code == 0, begun.err
+        manifest = json.loads((tmp_path / "our-pack" / "patches" / "my-fix" / "manifest.json").read_text())
+        assert (manifest["author"], "Count to four" in manifest["title"]) == (["A Person"], True)
+        shutil.rmtree(tmp_path / "our-pack")
+    assert asked == ["https://github.com/acme/widgets/pull/7.patch"]
+    assert manifest["origin"] == "other, https://github.com/acme/widgets/pull/7/files"
+    refused = cli.called_with_all("new", "my-fix", *words[:5], "https://example.org/a.diff", "--target", site)
+    assert (refused.code, "error[bad-option]" in refused.err) == (2, True), refused
+
+    def closed(address: str, timeout: float) -> io.BytesIO:
+        raise OSError("no way there")
+
+    monkeypatch.setattr("urllib.request.urlopen", closed)
+    refused = cli.called_with_all("new", "my-fix", *words)
+    assert (refused.code, "error[download-failed]" in refused.err, "no way there" in refused.err) == (2, True, True)
+
+
+@pytest.mark.parametrize("text", ['{"a": "b"}\n', "let a = 1;\nlet b = 2;\n", "caf\u00e9\r\nb\r\n", "no end"])
+def test_a_file_that_is_no_module(text: str, site: Path, tmp_path: Path) -> None:
+    data, name = text.encode("latin-1"), "widgets/static/a b.js"
+    (site / name).parent.mkdir()
+    after = data + b"more" + data[len(data.rstrip(b"\r\n")) :].rpartition(b"\r\n")[1]
+    after += b"\n" if text.endswith("\n") and b"\r" not in data else b""
+    site, said = begun(tmp_path, data, after, name)
+    assert said.code == 0, said.err
+    before, here = cli.tree(site), ("--target", site)
+    assert ran("apply", tmp_path, *here, "--require", "my-fix").code == 0
+    assert (site / name).read_bytes() == after
+    assert ran("check", tmp_path, *here).code == 0
+    assert ran("apply", tmp_path, *here).code == 0
+    assert cli.called_with_all("revert", *here).code == 0, "without the pack"
+    assert cli.tree(site) == before

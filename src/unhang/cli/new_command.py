@@ -7,13 +7,15 @@ import datetime
 import keyword
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from unhang import packs
+from unhang import gate, packs
 from unhang.compat import upstreams
 from unhang.deliver import archive, download, wheel
 from unhang.deliver.wheel import Wheel
@@ -26,7 +28,7 @@ from unhang.shapes import catalog
 from unhang.suggest import explain
 from unhang.tell import console, progress
 
-_TOO_LONG = 16 * 1024 * 1024  # characters
+_TOO_LONG = 16 * 1024 * 1024  # bytes
 
 
 def run(options: argparse.Namespace) -> int:
@@ -97,15 +99,35 @@ def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
 
 
 def _read(path: str) -> str:
-    """Return a diff, with the line ends that the release's own text is read with."""
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        text = file.read(_TOO_LONG)  # it may be a pipe
-    if len(text) == _TOO_LONG:
+    """Return a diff, with the line ends that the release's own text is read with: of a file, stdin or a pull request."""
+    if pull := re.fullmatch(r"(https://github\.com/[\w.-]+/[\w.-]+/pull/\d+)(?:/\w*)?", path):
+        data = _fetched(f"{pull[1]}.patch")
+    elif path.startswith(("https://", "http://")):
+        hint = "name a pull request, https://github.com/OWNER/REPO/pull/N; or save the diff, and name the file"
+        raise UnhangError("bad-option", f"{path!r} is no pull request of GitHub's", hint=hint)
+    else:
+        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+            data = file.read(_TOO_LONG)  # it may be a pipe
+    if len(data) == _TOO_LONG:
         raise UnhangError("bad-patch", "this file is too large for a diff", path=path, hint="name a diff")
-    if text.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         hint = "write it as it is: `git diff --output=FILE`"
         raise UnhangError("bad-patch", "this diff is in UTF-16, as PowerShell's `>` writes", path=path, hint=hint)
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _fetched(address: str) -> bytes:
+    """Return what is at an address. Raises UnhangError ``download-failed``."""
+    import urllib.request
+    from http.client import HTTPException
+
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - it begins with https
+            found: bytes = answer.read(_TOO_LONG)
+    except (OSError, HTTPException) as error:
+        hint = "fetch it yourself, and name the file"
+        raise UnhangError("download-failed", f"{address}: {gate.line(str(error))}", hint=hint) from error
+    return found
 
 
 def _release(requirement: str, folder: str) -> Wheel:

@@ -13,7 +13,7 @@ from functools import partial
 from packaging.utils import canonicalize_name
 
 from unhang import gate, packs, parameters
-from unhang.codemods.exact import Exact
+from unhang.codemods.exact import MARK, Exact
 from unhang.deliver import download, releases, wheel
 from unhang.deliver.pack_wheel import PARTS, TYPES
 from unhang.deliver.releases import Release
@@ -27,6 +27,7 @@ from unhang.records import Request
 from unhang.rewrite import one_file
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
+from unhang.store import receipt, state
 from unhang.suggest import command, line
 from unhang.survey import search
 from unhang.tell import console, progress
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
         matters = partial(_matters, {it.rpartition("/")[0] for it in release.files() if it.endswith(".py")})
-        result = patch.apply(text, lambda path: _places(release, path), shown, matters=matters)
+        below: dict[str, None] = {}
+        result = patch.apply(text, lambda path: _places(release, path, below), shown, matters=matters)
         result = _left_out(result, options)
         values = parameters.of(it.partition("=")[0] for it in options.set)
         bound, left = _parted(fix, release, result, values)
@@ -71,12 +73,13 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         data = facts.document(list(edits)) | {"codemod": recorded.digests(text_of.encode(), fix)}
         facts.record(data, edits, found, release.version)
         of = origin.of(head)
-        of = of._replace(title=of.title or f"the diff {os.path.basename(options.from_patch or 'of a commit')}")
+        of = of._replace(title=of.title or f"the diff {_named(options)}", source=options.from_patch or "")
         longest = catalog.manifest_schema()["properties"]["title"]["maxLength"]
         title = gate.line(skeleton.title(release.project, of, longest))[:longest]
-        notice = "; ".join(dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files))))
+        notices = dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files)))
+        notice = "; ".join(notices) or _licence(release)
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values, left),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values, left, [*below]),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown, left),
             f"codemods/{fix.replace('-', '_')}.py": text_of,
             f"compat/data/{fix}.json": pack_texts.document(data),
@@ -102,14 +105,41 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     return 1 if left else 0
 
 
-def _places(release: Release, path: str) -> list[tuple[str, str]]:
-    """Return as ``releases.places``. Raises UnhangError ``patch-does-not-fit`` for a copy that may be edited."""
+def _named(options: argparse.Namespace) -> str:
+    return "on stdin" if options.from_patch == "-" else os.path.basename(options.from_patch or "of a commit")
+
+
+def _licence(release: Release) -> str:
+    """Return the licence that a distribution says it has, in its own words; empty if it says none in a few."""
+    name = f"{release.project.replace('-', '_')}-{release.version}.dist-info/METADATA"
+    data = release.read(name) if release.where.endswith(".whl") else None
+    text = metadata.read(os.path.join(release.where, name)) if data is None else data.decode("utf-8", "replace")
+    found = re.search(r"^License(?:-Expression)?: (\S.{0,79})$", text.partition("\n\n")[0], re.MULTILINE)
+    return f"{release.project}: {gate.line(found[1])}" if found else ""
+
+
+def _places(release: Release, path: str, below: dict[str, None]) -> list[tuple[str, str]]:
+    """Return as ``releases.places``, without comments of ours; ``below`` gets the fixes that are in place there.
+
+    Raises UnhangError ``patch-does-not-fit`` for a copy that somebody else may have edited.
+    """
     found = releases.places(release, path)
     for file, _ in found:
-        if why := release.unconfirmed(file):
+        fixes = _in_place(release, file)
+        if not fixes and (why := release.unconfirmed(file)):
             hint = "reinstall the package, or name another environment, or the path of a wheel"
             raise UnhangError("patch-does-not-fit", f"{gate.line(file)} {why}", path=release.where, hint=hint)
-    return found
+        below.update(dict.fromkeys(fixes))
+    return [(file, "\n".join(row for row in text.split("\n") if not MARK.match(row))) for file, text in found]
+
+
+def _in_place(release: Release, file: str) -> list[str]:
+    """Return the fixes that a receipt has in a file, which is as they left it; none if it is not."""
+    folder = state.folder(os.path.realpath(release.where))
+    found = receipt.load(folder) if state.has_receipt(folder) else None
+    digest = receipt.sha256(release.read(file) or b"")
+    entries = (it for it in (found.files if found else ()) if it.patched == digest)
+    return [it.fix for entry in entries if any(it.file == file for it in entry.fixes) for it in entry.fixes]
 
 
 def _staged(options: argparse.Namespace, folder: str, stage: str, text: str) -> dict[str, str]:
@@ -133,6 +163,9 @@ def _staged(options: argparse.Namespace, folder: str, stage: str, text: str) -> 
         plain = canonicalize_name(name)
         tops = _tops(_members(options, name, f"{stage}-wheels"))
         named = {it: tops.get(it, False) for it in filter(None, [options.import_name])}
+        if tops and not named.keys() <= tops.keys():
+            hint = f"it has {', '.join(tops)}; leave out --import-name"
+            raise UnhangError("bad-option", f"{gate.line(options.release)} has no {options.import_name}", hint=hint)
         touched = {it: is_file for it, is_file in tops.items() if re.search(rf"[/\s\"]{_path(it, is_file)}", text)}
         others = sorted(touched or tops, key=lambda it: it.lower() != plain.replace("-", "_"))
         found = named | {it: tops[it] for it in others} or {plain.replace("-", "_"): False}

@@ -130,7 +130,7 @@ def _functions(trees: Sequence[ast.Module]) -> dict[str, tuple[range, range]]:
     for name in dict.fromkeys(_names(trees[0].body, "")):
         nodes = [shape.find(tree, name) for tree in trees]
         if [len(it) for it in nodes] == [1, 1] and shape.digest(nodes[0][0]) != shape.digest(nodes[1][0]):
-            if not any(rebound.again(tree, name) for tree in trees):
+            if not any(rebound.lines(tree, name) for tree in trees):
                 old, new = (range(above(it[0]), end(it[0]) + 1) for it in nodes)
                 found[name] = old, new
     return found

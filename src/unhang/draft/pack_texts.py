@@ -53,21 +53,26 @@ def manifest(
     targets: Sequence[Target],
     values: Mapping[str, str],
     left: Sequence[str],
+    after: Sequence[str] = (),
 ) -> str:
     """Return the manifest: what a diff says, and nothing that nobody has shown.
 
-    ``values`` become parameters; ``left`` is what of the diff is not in the fix.
+    ``values`` become parameters; ``left`` is what of the diff is not in the fix, ``after`` what it goes on top of.
     """
+    address = origin.source if origin.source.startswith("https://") else ""
     content: dict[str, Any] = {
         "id": fix,
         "title": gate.line(title),
         "grade": UNPROVED,
-        "origin": f"other, {origin.revision or 'a diff'}",
+        "origin": f"other, {address or origin.revision or 'a diff'}",
+        **({"author": [gate.line(name) for name in origin.authors]} if origin.authors else {}),
         "licence": f"{gate.line(notice) or 'That of the upstream'}; the diff's lines are their authors'.",
         "targets": [_target(it) for it in targets],
     }
     if values:
         content["parameters"] = {name: f"in the diff it is {gate.line(value)}" for name, value in values.items()}
+    if after:
+        content["after"] = [*after]
     if left:
         content["left"] = [gate.line(line) for line in left]
     return document(content)

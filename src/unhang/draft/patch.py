@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from unhang import gate
+from unhang.codemods.exact import MARK
 from unhang.errors import UnhangError
 from unhang.shapes import shape
 
@@ -238,7 +239,7 @@ def _hunk(rows: Sequence[str], at: int, start: int, old: int, _: int, new: int) 
         if sign == "\\" and found:
             ends.update(dict.fromkeys(ends if found[-1][0] == " " else found[-1][0], True))
         elif (old or new) and sign in " -+" and (rows[at] or at + 1 < len(rows)):
-            found.append((sign, row))
+            found += [] if MARK.match(row) else [(sign, row)]  # our comments are in no text
             old, new = old - (sign != "+"), new - (sign != "-")
             if min(old, new) < 0:
                 break

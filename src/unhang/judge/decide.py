@@ -534,7 +534,7 @@ def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
     try:
         Text(shape.text(seen.data or b"", target.file)[1]).spots(rewrite.swaps)
     except (AnchorError, ValueError) as error:  # ValueError: a file that its text would not give
-        return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
+        return f"the diff's lines are missing or not unique ({target.function}: {error})", _by_hand(target.fix)
     missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
     if missing:
         return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(target.fix)

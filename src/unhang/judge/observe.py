@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import ast
 
     from unhang.shapes.rebound import Again
+    from unhang.shapes.shape import Function
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
@@ -71,7 +72,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     if found.data is None or found.problem is not None:
         return found
     seen = observe_target(found.path, found.data, target, table)
-    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.text):
+    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.exact):
         seen = seen._replace(detail=_of_base(installation, target.file, target.function, found.data, read or contents))
     return seen._replace(real=found.real, link=found.link)
 
@@ -201,7 +202,7 @@ def _is_strange(installation: Installation, content: str, status: os.stat_result
 def observe_target(path: str, data: bytes, target: Target, table: ShapeTable) -> Observation:
     """Return what a file with these bytes contains of a target. Reads nothing."""
     files = table.of_files(target.fix)
-    return _text(path, data, target, files) if target.text else observe_bytes(path, data, target.function, files)
+    return _exact(path, data, target, files) if target.exact else observe_bytes(path, data, target.function, files)
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
@@ -224,18 +225,26 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
         return _broken(path, data, sha256, error)
 
 
-def _text(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
-    """Return which of its two states the lines of a diff have in a file; no shape where that is neither."""
+def _exact(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    """Return what a file contains of a target of a diff: a function, or lines in one of their two states."""
     sha256 = hashlib.sha256(data).hexdigest()
     recorded = files.get(sha256, {})
     if target.function in recorded:
         return Observation(path, data, sha256, recorded[target.function], on_record=True)
 
-    from unhang.shapes import shape
+    from unhang.shapes import rebound, shape
 
     try:
-        return Observation(path, data, sha256, edits(target).shape(shape.text(data, target.file)[1], target))
-    except ValueError as error:
+        if target.text:
+            return Observation(path, data, sha256, edits(target).shape(shape.text(data, target.file)[1], target))
+        tree = _tree(data)
+        found, names = shape.find(tree, target.function), shape.bound_names(tree)
+        if len(found) > 1:
+            return _twice(path, data, sha256, found, names)
+        if found and (lines := rebound.lines(tree, target.function)):
+            return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
+        return Observation(path, data, sha256, shape.digest(found[0]) if found else None, names=names)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, data, sha256, error)
 
 
@@ -254,13 +263,20 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     names = shape.bound_names(tree)
     found = shape.find(tree, function)
     if len(found) > 1:
-        lines = ", ".join(str(node.lineno) for node in found)
-        return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
+        return _twice(path, data, sha256, found, names)
     if not found:
         return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
     if again := rebound.again(tree, function):
         return _again(path, data, sha256, again)
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
+
+
+def _twice(
+    path: str, data: bytes, sha256: str, found: Sequence[Function], names: frozenset[str]
+) -> Observation:
+    """Return what is said of a function that its file defines several times."""
+    lines = ", ".join(str(node.lineno) for node in found)
+    return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
 
 
 def depended(target: Target, seen: Observation, there: Observation) -> Observation:
