@@ -62,7 +62,9 @@ class Text:
         self.seen = [EDGE, *(self.rows[at][0] for at in kept), EDGE]
         self.at = [-1, *kept, len(self.rows)]
         """Where each of them is among ``rows``."""
-        ways = {name: [*map(re.escape, parameters.ways(values[name]))] if name in values else ["(?!)"] for name in names}
+        ways = {
+            name: [*map(re.escape, parameters.ways(values[name]))] if name in values else ["(?!)"] for name in names
+        }
         self._ways = {f"${{{name}}}": f"(?:{'|'.join(each)})" for name, each in ways.items()}
         """What may stand in the place of each parameter."""
 
@@ -240,7 +242,7 @@ def _is_done(tree: ast.Module, swap: Swap) -> bool:
     bound = {name for it in here for name in shape.names(it)}
     plain = {_nameless(it) for it in here}  # under another name it is still there
     is_gone = gone and bound.isdisjoint(gone.keys() - stays) and plain.isdisjoint(map(_nameless, gone.values()))
-    return bool(new and not old) or all(shape.names(it) for it in old) and bool(is_gone)
+    return bool(new and not old) or (all(shape.names(it) for it in old) and bool(is_gone))
 
 
 def _imports(node: ast.stmt) -> set[str]:

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from support.fake_clone import git
 from unhang.cli.main import main
 from unhang.codemods.base import Codemod
 from unhang.compat.sweep import parts
-from unhang.deliver import download
 from unhang.draft import modules as drafts
 from unhang.draft import skeleton
 from unhang.rewrite import one_file

@@ -219,7 +219,9 @@ def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path
     assert cli.tree(site) == before, "it does not ask the codemod"
 
 
-@pytest.mark.parametrize("wrong", ["Swap((1,), (), (), ())", "Swap(('a',), ('b',), 1, ())", "(('a',), (), (), ())", "7"])
+@pytest.mark.parametrize(
+    "wrong", ["Swap((1,), (), (), ())", "Swap(('a',), ('b',), 1, ())", "(('a',), (), (), ())", "7"]
+)
 def test_a_wrong_edit_is_the_packs_error(wrong: str, site: Path, tmp_path: Path) -> None:
     assert new(tmp_path, "--target", site).code == 0
     pack = tmp_path / "our-pack"
@@ -514,9 +516,17 @@ def test_a_package_of_another_name_than_its_project(tmp_path: Path) -> None:
 def test_modules_of_one_file_and_several_packages_are_found_by_record(where: str, tmp_path: Path) -> None:
     """Whatever their letter case; the release that has them is read as it is, and put back to the byte."""
     info = "Yaml_Tools-1.0.dist-info"
-    texts = {"Yaml_Tools/__init__.py": "A = 1\n", "one_file.py": "B = 1\n", "other/x.py": "C = 1\n", "other/d.json": '["D"]'}
+    texts = {
+        "Yaml_Tools/__init__.py": "A = 1\n",
+        "one_file.py": "B = 1\n",
+        "other/x.py": "C = 1\n",
+        "other/d.json": '["D"]',
+    }
     files = {name: text.encode() for name, text in texts.items()} | {"other/__init__.py": b""}
-    files |= {f"{info}/METADATA": b"Metadata-Version: 2.1\nName: Yaml-Tools\nVersion: 1.0\n", f"{info}/WHEEL": b"Wheel-Version: 1.0\n"}
+    files |= {
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: Yaml-Tools\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\n",
+    }
     path = wheel_files.made(tmp_path, "Yaml_Tools-1.0-py3-none-any.whl", files)
     there = tmp_path / "there"
     with zipfile.ZipFile(path) as archive:
@@ -897,7 +907,9 @@ def test_a_release_that_nobody_has_read_needs_more_evidence_than_a_line(site: Pa
         )
     assert cli.tree(newer) == before
     applied = cli.called_with_all("apply", *words, "--require", "line")
-    (sweep,) = {shlex.join(it) for it in map(shlex.split, re.findall("unhang sweep [^`;\n]+", applied.out + applied.err))}
+    (sweep,) = {
+        shlex.join(it) for it in map(shlex.split, re.findall("unhang sweep [^`;\n]+", applied.out + applied.err))
+    }
     assert cli.called_with_all(*shlex.split(sweep)[1:]).code == 0, sweep
     assert cli.called_with_all("apply", *words, "--require", "line").code == 0
     assert cli.called_with_all("revert", *words).code == 0
@@ -945,7 +957,16 @@ def test_a_diff_from_stdin_and_from_a_pull_request(site: Path, tmp_path: Path, m
     monkeypatch.setattr("urllib.request.urlopen", opened)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     for source in ("-", "https://github.com/acme/widgets/pull/7/files"):
-        words = ("--pack", tmp_path / "our-pack", "--upstream", "widgets==1.0", "--from-patch", source, "--target", site)
+        words = (
+            "--pack",
+            tmp_path / "our-pack",
+            "--upstream",
+            "widgets==1.0",
+            "--from-patch",
+            source,
+            "--target",
+            site,
+        )
         begun = cli.called_with_all("new", "my-fix", *words)
         assert begun.code == 0, begun.err
         manifest = json.loads((tmp_path / "our-pack" / "patches" / "my-fix" / "manifest.json").read_text())

@@ -103,11 +103,15 @@ def test_a_method_that_is_gone_from_its_class() -> None:
     rows = ("    def f(self):", "        return 1")
     gone = Exact(Swap(rows, (), ("    y = 1",), ("    z = 1",), ("class A:",)))
     assert gone.shape("class A:\n    w = 1\n", TARGET) == gone.shapes[1]
-    for text in ("class A:\n    def f(self): pass\n", "class C:\n    w = 1\n", "class A:\n    def g(self):\n        return 1\n"):
+    for text in (
+        "class A:\n    def f(self): pass\n",
+        "class C:\n    w = 1\n",
+        "class A:\n    def g(self):\n        return 1\n",
+    ):
         assert gone.shape(text, TARGET) is None, text
 
 
-@pytest.mark.parametrize("swaps", [(), (7,), (Swap((1,), (), (), ()),)])
+@pytest.mark.parametrize("swaps", [(), (7,), (Swap((1,), (), (), ()),)])  # type: ignore[arg-type]
 def test_what_is_no_edit_is_refused(swaps: tuple[Swap, ...]) -> None:
     with pytest.raises(TypeError):
         Exact(*swaps)

@@ -77,7 +77,11 @@ def plain(text: str) -> str:
         ("return os.sep", "return sys.path", ["Loop.run"]),
         ("def walk(x):\n    return x\n", "def walk(x):\n    return x + 1\n", ["walk"]),
         ("def walk(x):\n    return x\n", "def walk(x):\n    return x + 1", ["line-38"]),
-        ("    return x\n\n\ndef walk", "    return x + 1\n\n\ndef other():\n    pass\n\n\ndef walk", ["run", "line-35"]),
+        (
+            "    return x\n\n\ndef walk",
+            "    return x + 1\n\n\ndef other():\n    pass\n\n\ndef walk",
+            ["run", "line-35"],
+        ),
         ("        self._r = v\n", "        self._r = v\n\n    def s(self):\n        return 1\n", ["line-25"]),
         ("import sys\n", "", ["line-3"]),
         ("import sys\n", "import sys\nimport sys\n", ["line-4"]),
@@ -97,7 +101,11 @@ def test_each_change_is_of_a_function_or_of_lines(old: str, new: str, names: lis
 
 def test_comments_and_docstrings_are_told_from_code() -> None:
     after = PLAIN.replace("# why", "# because").replace('"""Run."""', '"""Run it."""').replace("LIMIT = 3", "LIMIT = 4")
-    assert {it.target.function: it.is_code for it in bound(after)} == {"line-5": True, "line-26": False, "line-33": False}
+    assert {it.target.function: it.is_code for it in bound(after)} == {
+        "line-5": True,
+        "line-26": False,
+        "line-33": False,
+    }
 
 
 def test_the_names_that_a_function_uses_now_are_named() -> None:

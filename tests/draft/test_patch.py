@@ -84,15 +84,17 @@ def test_other_files_are_named() -> None:
     assert (result.left, len(result.out)) == (("a/new.py: the diff adds it",), 4)
 
 
-def is_new(path: str) -> bool:
-    return path == "a/new.py"
+def is_new(path: str, added: bool) -> bool:
+    return added and path == "a/new.py"
 
 
 SERIES = "From 1 Mon Sep 17 00:00:00 2001\nFrom: A <a@b>\nSubject: x\n\n---\n a/x.py | 2 +-\n\n{}-- \n2.34.1\n\n"
 
 
 @pytest.mark.parametrize("name", ["x.py", "a b.py", "caf\u00e9.py"])
-@pytest.mark.parametrize("time", ["", "\t2019-11-24 17:23:10.3 -0500", " 2019-11-24 17:23:10.3 -0500", "  Mon Jan  1 00:00:00 2024"])
+@pytest.mark.parametrize(
+    "time", ["", "\t2019-11-24 17:23:10.3 -0500", " 2019-11-24 17:23:10.3 -0500", "  Mon Jan  1 00:00:00 2024"]
+)
 def test_mails_are_applied_in_order_whatever_their_headers_have(name: str, time: str) -> None:
     texts = ["a\nb\n", "a\nc\n", "a\nd\n"]
     mails = [diff(*pair, f"a/{name}").replace(f"{name}\n", f"{name}{time}\n") for pair in zip(texts, texts[1:])]

@@ -407,7 +407,11 @@ def _new(parser: argparse.ArgumentParser) -> None:
         help="the release: verl==0.7.1, or the path of a wheel",
     )
     begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument("--from-patch", metavar="FILE", help="a diff, or mails, as `git` writes them: a file, - for stdin, or the https address of a pull request")
+    begun.add_argument(
+        "--from-patch",
+        metavar="FILE",
+        help="a diff, or mails, as `git` writes them: a file, - for stdin, or the https address of a pull request",
+    )
     begun.add_argument(
         "--from-commit", nargs=2, metavar=("CLONE", "REV"), help="a commit of upstream's, or a merge, in a clone"
     )

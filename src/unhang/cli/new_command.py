@@ -99,7 +99,7 @@ def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
 
 
 def _read(path: str) -> str:
-    """Return a diff, with the line ends that the release's own text is read with: of a file, stdin or a pull request."""
+    """Return the diff in a file, on stdin or of a pull request, with the line ends of a release's text."""
     if pull := re.fullmatch(r"(https://github\.com/[\w.-]+/[\w.-]+/pull/\d+)(?:/\w*)?", path):
         data = _fetched(f"{pull[1]}.patch")
     elif path.startswith(("https://", "http://")):

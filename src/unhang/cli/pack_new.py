@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         os.mkdir(wheels)
         release = releases.named(options.release, wheels, asked)
         shown = f"{release.project} {release.version}"
-        matters = partial(_matters, {it.rpartition("/")[0] for it in release.files() if it.endswith(".py")})
+        matters = partial(_matters, {it.rpartition("/")[0] for it in release.files()})
         below: dict[str, None] = {}
         result = patch.apply(text, lambda path: _places(release, path, below), shown, matters=matters)
         result = _left_out(result, options)
@@ -79,7 +79,9 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
         notices = dict.fromkeys(filter(None, (origin.notice(it.before) for it in result.files)))
         notice = "; ".join(notices) or _licence(release)
         made |= {
-            f"patches/{fix}/manifest.json": pack_texts.manifest(fix, title, of, notice, list(edits), values, left, [*below]),
+            f"patches/{fix}/manifest.json": pack_texts.manifest(
+                fix, title, of, notice, list(edits), values, left, [*below]
+            ),
             f"patches/{fix}/page.md": pack_texts.page(fix, title, of, shown, left),
             f"codemods/{fix.replace('-', '_')}.py": text_of,
             f"compat/data/{fix}.json": pack_texts.document(data),
@@ -185,7 +187,9 @@ def _tops(files: Sequence[str]) -> dict[str, bool]:
     """Return the modules of a distribution that are in no other, each with whether it is of one file."""
     inside = {file.rpartition("/")[0] for file in files if file.endswith("/__init__.py")}
     tops = {it for it in inside if not any(it.startswith(f"{other}/") for other in inside)}
-    names = {it.replace("/", "."): False for it in tops} | {it[:-3]: True for it in files if re.fullmatch(r"\w+\.py", it)}
+    names = {it.replace("/", "."): False for it in tops} | {
+        it[:-3]: True for it in files if re.fullmatch(r"\w+\.py", it)
+    }
     return {name: is_file for name, is_file in sorted(names.items()) if all(map(str.isidentifier, name.split(".")))}
 
 
@@ -254,18 +258,19 @@ def _is_at(file: str, path: str) -> bool:
     return file.partition(", hunk ")[0] == path or file.startswith(f"{path.rstrip('/')}/")
 
 
-def _matters(folders: set[str], path: str) -> bool:
-    """Return whether a path that a release lacks is of its code: a module beside others of it, and no test of theirs."""
+def _matters(folders: set[str], path: str, is_new: bool) -> bool:
+    """Return whether a path that a release lacks is of its code: a module or a new file in its folders, and no test."""
     above, _, name = path.rpartition("/")
     parts = above.split("/")
-    aside = not _ASIDE.isdisjoint(parts) or name.startswith("test_") or not name.endswith(".py")
+    aside = not _ASIDE.isdisjoint(parts) or name.startswith("test_") or not (is_new or name.endswith(".py"))
     return not aside and any("/".join(parts[at:]) in folders for at in range(len(parts)) if above)
 
 
-def _parted(
-    fix: str, release: Release, result: Result, values: Mapping[str, str]
-) -> tuple[list[Bound], list[str]]:
-    """Return the edits of all files, and what is left. Raises UnhangError ``bad-option`` for a value that is no text."""
+def _parted(fix: str, release: Release, result: Result, values: Mapping[str, str]) -> tuple[list[Bound], list[str]]:
+    """Return the edits of all files, and what is left.
+
+    Raises UnhangError ``bad-option`` for a value that is no text, and as ``_refuse_broken``.
+    """
     bound: list[Bound] = []
     left = list(result.left)
     path = catalog.manifest_schema()["properties"]["targets"]["items"]["properties"]["file"]
@@ -290,7 +295,7 @@ def _parted(
 
 
 def _refuse_broken(patched: Patched) -> None:
-    """Raise UnhangError ``bad-patch`` for a module that is none after the diff, ``newer-syntax`` for one that was none."""
+    """Raise UnhangError for a module that does not parse: ``newer-syntax`` before the diff, ``bad-patch`` after it."""
     if not patched.file.endswith(".py"):
         return
     for text, code in (patched.before, "newer-syntax"), (patched.after, "bad-patch"):
@@ -335,8 +340,8 @@ def _checked(fix: str, edits: Mapping[Target, Exact], release: Release, found: f
         again = facts.tried(written, release.read)
     if found.misfits or [*written] != [*edits] or again != found:
         why = ", ".join(f"{it.function}: {why}" for it, why in found.misfits.items())
-        names = {it.function for it in edits}
-        why = why or f"read again from their file, those of {', '.join(sorted(names))} do something else"
+        places = sorted({it.function for it in edits})
+        why = why or f"read again from their file, those of {', '.join(places)} do something else"
         raise UnhangError("bad-patch", f"the edits of the diff do not work together: {why}")
 
 

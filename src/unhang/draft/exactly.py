@@ -176,7 +176,7 @@ def _swap(runs: Sequence[_Run], at: int, before: Text, after: Text) -> Swap | No
     down = 0 if is_own else next((at for at in range(1, most_below) if rows[run.old.stop + at - 1].strip()), most_below)
     while True:
         lines = rows[run.old.start - up : run.old.start], rows[run.old.stop : run.old.stop + down]
-        swap = Swap(tuple(old), tuple(new), *map(tuple, lines), inside)
+        swap = Swap(tuple(old), tuple(new), tuple(lines[0]), tuple(lines[1]), inside)
         if before.places(swap) == [run.old.start] and after.places(swap.undone) == [run.new.start]:
             if not before.places(swap.undone):
                 return swap
@@ -189,8 +189,13 @@ def _without_code(tree: ast.Module, text: Text) -> set[int]:
     """Return those lines of a file that are blank, a comment, or a string that is a statement."""
     inside = inner_lines("\n".join(text.seen[1:-1]))
     plain = {at for at, row in enumerate(text.seen) if at not in inside and (not row.strip() or row.lstrip()[0] == "#")}
-    texts = (it for it in ast.walk(tree) if isinstance(it, ast.Expr) and isinstance(it.value, ast.Constant))
-    return plain | {line for it in texts if isinstance(it.value.value, str) for line in range(it.lineno, end(it) + 1)}
+    texts = (it for it in ast.walk(tree) if isinstance(it, ast.stmt) and _is_text(it))
+    return plain | {line for it in texts for line in range(it.lineno, end(it) + 1)}
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is nothing but a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _shaped(one: Bound, trees: Sequence[ast.Module]) -> Bound:

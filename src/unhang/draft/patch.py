@@ -19,9 +19,10 @@ _ESCAPES = {
 """How git writes these characters into a path in quotes, after a backslash."""
 _TIME = re.compile(r"\t.*$|\s+(?:\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+) +\d\d:\d\d.*$")
 """What follows a path in a header, behind a tab or spaces."""
+_ADDED = "the diff adds it"
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _KINDS = {
-    "new file mode ": "the diff adds it",
+    "new file mode ": _ADDED,
     "deleted file mode ": "the diff removes it",
     "Binary files ": "it is no text",
     "GIT binary patch": "it is no text",
@@ -105,7 +106,7 @@ def apply(
     read: Callable[[str], Sequence[tuple[str, str]]],
     release: str,
     is_inside: Callable[[str, Iterable[int]], bool] = lambda path, numbers: True,
-    matters: Callable[[str], bool] = lambda path: True,
+    matters: Callable[[str, bool], bool] = lambda path, is_new: True,
 ) -> Result:
     """Apply a unified diff, or mails one after the other, to a release.
 
@@ -113,11 +114,13 @@ def apply(
     lines that the diff expects. Bytes that are not UTF-8 are surrogates in all texts: lines of any encoding can be
     compared. ``is_inside`` returns whether one of these lines, of the file that the diff was made from, is in a
     function: a hunk that does not fit is left to a person if none is. ``matters`` returns whether a path that the
-    release does not have is of its code. A hunk may be some lines off. Raises UnhangError ``bad-patch`` if the text is
-    no diff, ``patch-does-not-fit`` if a hunk's lines are not in the release.
+    release does not have is of its code; the second argument is whether the diff adds it. A hunk may be some lines off.
+    Raises UnhangError ``bad-patch`` if the text is no diff, ``patch-does-not-fit`` if a hunk's lines are not there.
     """
     done: dict[str, tuple[str, str, str]] = {}  # by place: the path in the diff, the text before and now
-    left, out, misfits = [], [], []
+    left: list[str] = []
+    out: list[str] = []
+    misfits: list[str] = []
     for section in _sections(text):
         name = gate.line(section.path)
         places = [(it, done[it][2] if it in done else was) for it, was in read(section.path)]
@@ -128,7 +131,7 @@ def apply(
             several = f"{release} has several files that may be it" if tried else f"{release} has no such file"
             why = section.why or (several if len(tried) != 1 else "it changes no line")
             is_there = any(f"/{section.path}".endswith(f"/{it}") for it, _ in places) or len(tried) > 1
-            is_lost = bool(section.why or section.hunks) if is_there else matters(section.path)
+            is_lost = bool(section.why or section.hunks) if is_there else matters(section.path, section.why == _ADDED)
             (left if is_lost else out).append(f"{name}: {why}")
             continue
         ((path, was, now, unfit),) = tried
@@ -204,7 +207,7 @@ def _of_git(row: str) -> str:
 def _named(old: str, new: str) -> _Section:
     """Return a section with the path and the kind that its header says."""
     old, new = (_unquoted(_TIME.sub("", it)) for it in (old, new))
-    why = {(True, False): "the diff adds it", (False, True): "the diff removes it"}
+    why = {(True, False): _ADDED, (False, True): "the diff removes it"}
     kind = why.get((old == "/dev/null", new == "/dev/null"), "")
     return _Section(_plain(old if new == "/dev/null" else new), [], kind)
 
@@ -231,7 +234,7 @@ def _decoded(text: str, path: str) -> tuple[str, str]:
 
 def _hunk(rows: Sequence[str], at: int, start: int, old: int, _: int, new: int) -> tuple[_Hunk, int]:
     """Return a hunk, and the index of the line after it. Lines without a change may be missing at its end."""
-    first, found = at + 1, []
+    first, found = at + 1, list[tuple[str, str]]()
     ends = {"-": False, "+": False}  # whether a side ends without a newline
     at += 1
     while at < len(rows):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs, parameters
+from unhang import parameters
 from unhang.errors import joined
 from unhang.judge import recorded
 from unhang.judge.observe import Observation

@@ -15,8 +15,8 @@ from unhang.errors import joined
 from unhang.find import overlays
 from unhang.judge import recorded
 from unhang.judge.decide import NEEDED, NO_REWRITE, Verdict
-from unhang.judge.recorded import codemods
 from unhang.judge.observe import file_of
+from unhang.judge.recorded import codemods
 from unhang.records import Installation
 from unhang.shapes.catalog import Fix
 from unhang.suggest import explain

@@ -224,7 +224,7 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
 
     def is_in_place(place: Installation, fix: str) -> bool:
         mine = [it for it in findings if (it.installation, it.target.fix) == (place, fix)]
-        return (place, fix) in covered or bool(mine) and all(it.verdict.verdict in SETTLED for it in mine)
+        return (place, fix) in covered or (bool(mine) and all(it.verdict.verdict in SETTLED for it in mine))
 
     return [finding._replace(verdict=verdict(finding)) for finding in findings]
 

@@ -271,9 +271,7 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
 
 
-def _twice(
-    path: str, data: bytes, sha256: str, found: Sequence[Function], names: frozenset[str]
-) -> Observation:
+def _twice(path: str, data: bytes, sha256: str, found: Sequence[Function], names: frozenset[str]) -> Observation:
     """Return what is said of a function that its file defines several times."""
     lines = ", ".join(str(node.lineno) for node in found)
     return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
