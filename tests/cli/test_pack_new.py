@@ -1000,3 +1000,12 @@ def test_a_file_that_is_no_module(text: str, site: Path, tmp_path: Path) -> None
     assert ran("apply", tmp_path, *here).code == 0
     assert cli.called_with_all("revert", *here).code == 0, "without the pack"
     assert cli.tree(site) == before
+
+
+def test_an_overlay_holds_modules_alone(tmp_path: Path) -> None:
+    name = "widgets/static.json"
+    site, said = begun(tmp_path, b'{"a": 1}\n', b'{"a": 2}\n', name)
+    assert said.code == 0, said.err
+    made = ran("overlay", tmp_path, tmp_path / "out", "--target", site, "--fix", "my-fix")
+    assert (made.code, "not in an overlay" in made.out + made.err) == (1, True), made
+    assert not [*(tmp_path / "out").rglob("*.json")] or name not in str([*(tmp_path / "out").rglob("*")])
