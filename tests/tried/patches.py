@@ -93,7 +93,8 @@ def given(patch: Path, folder: Path) -> str:
         there = ["/".join(path.split("/")[strip:]) for path in paths]
         if there := [path for path in there if path in names]:
             words = (f"-p{strip}", *(f"--include={path}" for path in there), str(patch))
-            return run("git", "apply", *words, cwd=folder).text
+            done = run("git", "apply", *words, cwd=folder)
+            return done.text if done.code else ""
     return "the wheel has none of its files"
 
 
@@ -155,12 +156,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tried.patches", description=__doc__)
     parser.add_argument("clones", type=Path)
     parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--results", type=Path, help="go on after what this file has of an earlier run")
     options = parser.parse_args()
+    known = json.loads(options.results.read_text()) if options.results and options.results.exists() else {}
     every = []
     for source in sources():
-        with tempfile.TemporaryDirectory(prefix="unhang-tried-") as folder:
-            every.append(came(source, read(source, options.clones), Path(folder)))
-            print(source.repository, source.path, source.name, source.version, every[-1].what, flush=True)
+        if source.sha256 not in known:
+            with tempfile.TemporaryDirectory(prefix="unhang-tried-") as folder:
+                known[source.sha256] = came(source, read(source, options.clones), Path(folder))[1:]
+            print(source.repository, source.path, source.name, source.version, known[source.sha256][0], flush=True)
+            if options.results:
+                options.results.write_text(json.dumps(known))
+        every.append(Came(source, *known[source.sha256]))
     if options.write_docs:
         fill(PAGE, "<!-- patches: written by python -m tried.patches -->", "<!-- end of patches -->", text(every))
     return int(any(it.what.startswith("WRONG") for it in every))
