@@ -1009,3 +1009,35 @@ def test_an_overlay_holds_modules_alone(tmp_path: Path) -> None:
     made = ran("overlay", tmp_path, tmp_path / "out", "--target", site, "--fix", "my-fix")
     assert (made.code, "not in an overlay" in made.out + made.err) == (1, True), made
     assert not [*(tmp_path / "out").rglob("*.json")] or name not in str([*(tmp_path / "out").rglob("*")])
+
+
+STATES = {
+    "needed": ENGINE,
+    "half": ENGINE.replace("LIMIT = 3", "LIMIT = 4"),
+    "fixed upstream": PATCHED,
+    "an edit of a function": ENGINE.replace("go(LIMIT)\n", "go(LIMIT)\n        log(job)\n"),
+    "an edit of a line": ENGINE.replace("LIMIT = 3", "LIMIT = 5"),
+    "no function": ENGINE.replace("def run", "def walk"),
+    "no Python": "(\n",
+}
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("state", STATES)
+def test_each_way_out_that_is_printed_runs_as_printed(state: str, version: str, tmp_path: Path) -> None:
+    assert new(tmp_path, release=widgets.wheel(tmp_path / "w", "1.0")).code == 0
+    site = widgets.site(tmp_path / "there", version, STATES[state])
+    here, tried = ("--target", site), set[str]()
+    for words in (("check",), ("apply",), ("apply", "--require", "my-fix"), ("diff", "--unknown"), ("revert",)):
+        said = ran(words[0], tmp_path, *words[1:], *here)
+        assert said.code != 2, said
+        text = re.sub("\x1b[^m]*m", "", said.out + said.err)
+        tried |= {it.strip(" .`") for it in re.findall(r"\bunhang [a-z]+ --?[^`;\n]+", text) if it not in tried}
+    assert tried or state in ("fixed upstream", "no Python")
+    for line in sorted(tried):
+        kept = tmp_path / "kept"
+        shutil.copytree(tmp_path / "our-pack", kept)
+        done = cli.called_with_all(*shlex.split(line)[1:])
+        assert (done.code in (0, 1), "error[" in done.err) == (True, False), (line, done)
+        shutil.rmtree(tmp_path / "our-pack")
+        kept.rename(tmp_path / "our-pack")

@@ -298,7 +298,7 @@ def _affected_elsewhere(
         return Verdict(DRIFTED, "unknown-shape", tried, hint)
     if target.text and not target.anywhere and on_record(installation, releases) is None:
         why = "the lines that the fix changes are here, but nobody has read this release, and alone they say little"
-        return Verdict(UNLISTED, NOT_READ, why, Hint("see whether it fits, and record it: ", Command("sweep")))
+        return Verdict(UNLISTED, NOT_READ, why, Hint("see whether it fits, and record it: ", _sweep(target.fix)))
     return _affected(target, known, seen, past)
 
 
@@ -480,8 +480,8 @@ def _is_unproved(fix: str) -> bool:
 
 def _look(fix: str) -> Hint:
     if _is_unproved(fix):
-        record = "if a release was shipped so, `unhang sweep` records it in the pack; "
-        return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
+        look = "to see what the edits would do, and their token: ", _diff(fix)
+        return Hint(*look, "; if a release was shipped so, this records it in the pack: ", _sweep(fix))
     return Hint("to see the rewrite and its token (--run tries it too): ", _diff(fix))
 
 
@@ -489,10 +489,14 @@ def _diff(fix: str, *more: str) -> Command:
     return Command("diff", ("--unknown", *more, "--fix", fix))
 
 
+def _sweep(fix: str) -> Command:
+    return Command("sweep", ("--fix", fix))
+
+
 def _by_hand(fix: str) -> Hint:
     if _is_unproved(fix):  # no end state shows anything of it
-        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack: "
-        return Hint(f"{again}`unhang new`, from a diff made on this release")
+        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack, with "
+        return Hint(f"{again}`new` and a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `{explain(fix)}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 
