@@ -1041,3 +1041,32 @@ def test_each_way_out_that_is_printed_runs_as_printed(state: str, version: str, 
         assert (done.code in (0, 1), "error[" in done.err) == (True, False), (line, done)
         shutil.rmtree(tmp_path / "our-pack")
         kept.rename(tmp_path / "our-pack")
+
+
+BROKEN = "def main():\n    a = 1\n   b = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        (BROKEN, BROKEN.replace("   b", "    b"), 0),
+        (BROKEN, BROKEN.replace("a = 1", "a = 2"), "newer-syntax"),
+        ("a = 1\n", "a = (\n", "bad-patch"),
+        ('A = f"{d["k"]}"\n', 'A = f"{d["q"]}"\n', 0),
+        ("type A = int\n", "type A = str\n", 0),
+        ("a = 1\n", "type A = str\n", 0),
+    ],
+)
+def test_a_file_with_newer_syntax_than_the_tools_own(before: str, after: str, code: int | str, tmp_path: Path) -> None:
+    """And one that the diff mends: what parses in the end is right, on whatever Python."""
+    site, said = begun(tmp_path, before.encode(), after.encode())
+    if code:
+        assert (said.code, f"error[{code}]" in said.err, f"{FILE}, line" in said.err) == (2, True, True), said
+        return
+    assert said.code == 0, said.err
+    kept, here = cli.tree(site), ("--target", site)
+    assert ran("apply", tmp_path, *here, "--require", "my-fix").code == 0
+    assert "".join(row for row in (site / FILE).read_text().splitlines(True) if "# unhang" not in row) == after
+    assert ran("check", tmp_path, *here).code == 0
+    assert ran("revert", tmp_path, *here).code == 0
+    assert cli.tree(site) == kept

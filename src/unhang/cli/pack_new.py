@@ -295,23 +295,24 @@ def _parted(fix: str, release: Release, result: Result, values: Mapping[str, str
 
 
 def _refuse_broken(patched: Patched) -> None:
-    """Raise UnhangError for a module that does not parse: ``newer-syntax`` before the diff, ``bad-patch`` after it."""
-    if not patched.file.endswith(".py"):
+    """Raise UnhangError for a module that does not parse after the diff: ``newer-syntax`` if not before, either."""
+    if not patched.file.endswith(".py") or not (why := _unreadable(patched, patched.after)):
         return
-    for text, code in (patched.before, "newer-syntax"), (patched.after, "bad-patch"):
-        try:
-            shape.parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
-            if one_file.is_newer(text.encode(patched.encoding)):
-                continue
-            line = getattr(error, "lineno", None)
-            where = f"{patched.file}, line {line}" if line else patched.file
-            if code == "newer-syntax":
-                why = f"neither this Python nor LibCST can read the release's file: {where}: {error}"
-                hint = "run unhang with a newer Python; or, if that is no module, leave it out: `--leave-out PATH`"
-            else:
-                why, hint = f"a file does not parse after the diff: {where}: {error}", "see whether the diff is whole"
-            raise UnhangError(code, gate.line(why), hint=hint) from error
+    if _unreadable(patched, patched.before):
+        hint = "run unhang with a newer Python; or, if that is no module, leave it out: `--leave-out PATH`"
+        why = f"neither this Python nor LibCST can read the release's file: {why}"
+        raise UnhangError("newer-syntax", why, hint=hint)
+    raise UnhangError("bad-patch", f"a file does not parse after the diff: {why}", hint="see whether the diff is whole")
+
+
+def _unreadable(patched: Patched, text: str) -> str:
+    """Return why a module does not parse, with its line; empty if it does, or has newer syntax that LibCST reads."""
+    try:
+        shape.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        return "" if one_file.is_newer(text.encode(patched.encoding)) else gate.line(f"{patched.file}{line}: {error}")
+    return ""
 
 
 def _refuse_code(patched: Patched, bound: Sequence[Bound], values: Mapping[str, str]) -> None:
