@@ -1070,3 +1070,18 @@ def test_a_file_with_newer_syntax_than_the_tools_own(before: str, after: str, co
     assert ran("check", tmp_path, *here).code == 0
     assert ran("revert", tmp_path, *here).code == 0
     assert cli.tree(site) == kept
+
+
+def test_a_function_of_one_name_in_two_files_is_judged_in_each(tmp_path: Path) -> None:
+    """A release that has lost one of them does not get the other half."""
+    other = "widgets/core/other.py"
+    text, after = "def run(x):\n    return x\n", "def run(x):\n    return x + 1\n"
+    old, new_lines = (it.splitlines(keepends=True) for it in (text, after))
+    diff = "".join("".join(difflib.unified_diff(old, new_lines, f"a/{it}", f"b/{it}")) for it in (FILE, other))
+    begun_ = new(tmp_path, diff=diff, release=widgets.wheel(tmp_path / "w", "1.0", text, {other: text}))
+    assert begun_.code == 0, begun_.err
+    site = widgets.site(tmp_path / "there", "1.1", text)
+    (site / other).write_text("x = 1\n")
+    before = cli.tree(site)
+    found = ran("apply", tmp_path, "--target", site, "--require", "my-fix")
+    assert (found.code, "drifted" in found.out, cli.tree(site) == before) == (1, True, True), found

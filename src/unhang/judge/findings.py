@@ -255,7 +255,7 @@ def verdict(
         others = {other: look(installation, other) for other in target.only_with}
         releases = catalog.releases_of(fix.id, target.upstream)
         return lacking(target, found, seen.shape is not None, others, installation, releases)
-    if seen.shape is not None or seen.problem is not None:
+    if seen.shape is not None or seen.problem is not None or target.exact:  # a diff is about this very file
         return found
     if target.set is not None:  # whatever the version says
         return _of_set(fix, target, partial(look, installation)) or found
