@@ -1,293 +1,267 @@
-"""Edits that a diff gives, for the shapes on record alone: text for text, and nothing known of what they do.
+"""Edits that a diff gives, for the shapes on record alone: lines for lines, and nothing known of what they do.
 
-A codemod of a fix that is ``unproved`` is a table of these. Statements are found by their ASTs, and replaced as whole
-lines; every other byte stays. LibCST is not needed.
+A codemod of a fix that is ``unproved`` is a table of these. Lines are found by those around them, which must stand in
+the file exactly once; every other byte stays. Neither LibCST nor a parser is needed, whatever language the file is in.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
+import re
+import textwrap
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import parameters
-from unhang.codemods.base import AnchorError, once, places
-from unhang.shapes import binding, shape
+from unhang.codemods.base import AnchorError, once
+from unhang.shapes import shape
 from unhang.shapes.catalog import Target
-from unhang.shapes.outline import header
 
-REPLACED, BEFORE, AFTER, HEADER = "replaced", "before", "after", "header"
-IMPORT, ADDED, WRAPPED = "import", "added", "wrapped"
-_HOW = {REPLACED, BEFORE, AFTER, HEADER, IMPORT, ADDED, WRAPPED}
+EDGE = "\0"
+"""Stands for what is before the first line of a file, and after its last one."""
+MARK = re.compile(r"[ \t]*# unhang [a-z][a-z0-9-]*: ")
+"""How the comments begin that fixes write."""
+Rows = tuple[str, ...]
 
 
 class Swap(NamedTuple):
-    """One edit of a binding."""
+    """Lines of a file, and what takes their place."""
 
-    how: str
-    """``replaced``: statements, by others. ``before``, ``after``: statements that are added beside the one that begins
-    as ``old``. ``header``: all of a definition above its body. ``import``: the part of an import that binds the name.
-    ``added``: the whole binding, where the name was not bound. ``wrapped``: the only statement that binds the name, by
-    one that has it inside."""
-    old: str
-    new: str
+    old: Rows
+    new: Rows
+    above: Rows
+    """The lines right above, which stay."""
+    below: Rows
+    within: Rows = ()
+    """Lines further above that stand less deep, the nearest first: ``def f(x):``, ``class A:``."""
+
+    @property
+    def undone(self) -> Swap:
+        """The edit that takes this one back."""
+        return self._replace(old=self.new, new=self.old)
+
+    @property
+    def told(self) -> str:
+        """The line by which a person finds it in the diff."""
+        return next((row.strip() for row in (*self.old, *self.above, *self.below) if row.strip(EDGE + " \t")), "")[:60]
 
 
-class Lines(NamedTuple):
-    """Lines ``first`` to ``last`` of a file, counted from 1, and what takes their place.
+class Text:
+    """The lines of a file as edits see them: without comments of ours, and with an edge at both ends."""
 
-    An addition has none: its ``last`` is the line before ``first``.
-    """
+    def __init__(self, text: str, values: Mapping[str, str] = {}, names: Sequence[str] = ()) -> None:
+        """Take a file's text. ``values`` of the parameters ``names`` stand for their places in the edits."""
+        *rows, last = text.split("\n")
+        self.rows = [*((row.removesuffix("\r"), "\r\n" if row.endswith("\r") else "\n") for row in rows), (last, "")]
+        """Each line with its end."""
+        kept = [at for at, (row, _) in enumerate(self.rows) if not MARK.match(row)]
+        self.seen = [EDGE, *(self.rows[at][0] for at in kept), EDGE]
+        self.at = [-1, *kept, len(self.rows)]
+        """Where each of them is among ``rows``."""
+        ways = {
+            name: [*map(re.escape, parameters.ways(values[name]))] if name in values else ["(?!)"] for name in names
+        }
+        self._ways = {f"${{{name}}}": f"(?:{'|'.join(each)})" for name, each in ways.items()}
+        """What may stand in the place of each parameter."""
 
-    first: int
-    last: int
-    rows: tuple[str, ...]
-    """Without line ends."""
+    def places(self, swap: Swap) -> list[int]:
+        """Return the indexes among ``seen`` of the lines that an edit replaces, or before which it adds some."""
+        block, first = [*swap.above, *swap.old, *swap.below], len(swap.above)
+        starts = (at for at, row in enumerate(self.seen) if self._is(row, block[0]))
+        found = [at + first for at in starts if self._are(self.seen[at : at + len(block)], block)]
+        return [at for at in found if _is_part(swap.within, around(self.seen, at, margin((*swap.old, *swap.new))))]
+
+    def _are(self, rows: Sequence[str], wanted: Sequence[str]) -> bool:
+        return len(rows) == len(wanted) and all(map(self._is, rows, wanted))
+
+    def _is(self, row: str, wanted: str) -> bool:
+        if not any(place in wanted for place in self._ways):
+            return row == wanted
+        parts = re.split(f"({'|'.join(map(re.escape, self._ways))})", wanted)
+        return re.fullmatch("".join(self._ways.get(it) or re.escape(it) for it in parts), row) is not None
+
+    def marked(self, swap: Swap, mark: str) -> list[int]:
+        """Return as ``places``; or, where others have changed the lines around, those with this comment of ours."""
+        if (found := self.places(swap)) or not any(map(str.strip, swap.old)):
+            return found
+        first = next(at for at, row in enumerate(swap.old) if row.strip())
+        alone = self.places(swap._replace(above=(), below=()))
+        return [at for at in alone if self.rows[self.at[at + first] - 1][0].lstrip().startswith(mark)]
+
+    def spots(self, swaps: Iterable[Swap], mark: str = "") -> list[tuple[int, Swap]]:
+        """Return where each edit fits, in line order; with ``mark``, as ``marked``.
+
+        Raises AnchorError unless each does exactly once.
+        """
+        places = ((self.marked(it, mark) if mark else self.places(it), it) for it in swaps)
+        found = sorted((once(at, swap.told), swap) for at, swap in places)
+        if any(at + len(swap.old) > later for (at, swap), (later, _) in zip(found, found[1:])):
+            raise AnchorError("lines that no other edit changes")
+        return found
+
+    def edited(self, swaps: Iterable[Swap], mark: str = "", without: str = "") -> str:
+        """Return the text after edits: a comment ``mark`` above each where it can stand, or none that is ``without``.
+
+        Raises as ``spots``.
+        """
+        newline = self.rows[0][1] or "\n"
+        out: list[tuple[str, str]] = []
+        marks: list[int] = []
+        done = 0
+        for at, swap in self.spots(swaps, without):
+            above, below = self.at[at - 1] + 1, self.at[at + len(swap.old)]
+            first, last = (self.at[at], self.at[at + len(swap.old) - 1] + 1) if swap.old else (above, above)
+            out += self.rows[done:above] + _others(self.rows[above:first], without)
+            marks += [len(out) + number for number, row in enumerate(swap.new) if row.strip()][:1] if mark else ()
+            out += ((row, newline) for row in swap.new)
+            out += _others(self.rows[last:below], without)
+            done = below
+        out += self.rows[done:]
+        out = [*((row, end or newline) for row, end in out[:-1]), (out[-1][0], "")]
+        for number in reversed(_that_take_a_comment(out, marks)):
+            row = out[number][0]
+            out.insert(number, (f"{row[: len(row) - len(row.lstrip())]}{mark}", newline))
+        return "".join(row + end for row, end in out)
 
 
 class Exact:
     """The edits of one target. Which shapes they are for, and what they give, is in the fix's data."""
 
     def __init__(self, *swaps: Swap, uses: Sequence[str] = ()) -> None:
-        if any(not isinstance(it, Swap) or {*map(type, it)} != {str} or it.how not in _HOW for it in swaps):
-            raise TypeError("each edit is a Swap of one of the kinds, with two texts")
+        rows = [row for it in swaps if isinstance(it, Swap) for part in it for row in part]
+        if not swaps or not all(isinstance(it, Swap) for it in swaps) or {*map(type, rows)} != {str}:
+            raise TypeError("each edit is a Swap, with lines of text")
         self.swaps = swaps
         self.uses = frozenset(uses)
         """The global names that the new text uses, and its file must bind."""
 
-    def filled(self, values: Mapping[str, str]) -> Exact:
-        """Return the same edits with the values of parameters in their new text. Raises ``parameters.Refused``."""
-
-        def swap(it: Swap) -> Swap:
-            parse = (lambda text: ast.Module([_definition(text)], [])) if it.how == HEADER else None
-            return it._replace(new=parameters.filled(it.new, values, parse))
-
-        return Exact(*map(swap, self.swaps), uses=tuple(self.uses))
-
     @property
-    def imports(self) -> bool:
-        """Whether they only import a name."""
-        return all(it.how in (ADDED, IMPORT) and it.new.startswith(("import ", "from ")) for it in self.swaps)
+    def shapes(self) -> tuple[str, str]:
+        """The shape of a target that is no function, before the edits and after them."""
+        plain = repr([tuple(map(tuple, it)) for it in self.swaps])
+        before, after = (hashlib.sha256(f"{when} {plain}".encode()).hexdigest()[:16] for when in ("before", "after"))
+        return before, after
 
-    def plan(self, tree: ast.Module, target: Target, rows: Sequence[str]) -> list[Lines]:
-        """Return what changes in a file, in line order. ``rows`` are its lines, with or without their ends.
+    def shape(self, text: str, target: Target) -> str | None:
+        """Return which of its two ``shapes`` a text has; None if it is neither, or has it in several places."""
+        values = parameters.of(target.parameters)
+        seen = Text(text, values, target.parameters)
+        before, after = self.shapes
+        if all(len(seen.marked(it.undone, f"# unhang {target.fix}: ")) == 1 for it in self.swaps):
+            return after if self._is_filled(seen, text, values) else None
+        if all(len(seen.places(it)) == 1 for it in self.swaps):
+            return before
+        return after if target.file.endswith(".py") and self._is_bound(text) else None
 
-        Raises AnchorError unless each edit fits exactly once; so it does where all of them are in place.
-        """
-        nodes = binding.statements(tree, target.function)
-        if nodes is None:
-            raise AnchorError(f"the class of {target.function}")
-        try:
-            found = [line for swap in self.swaps for line in _lines(swap, tree, nodes, target, rows)]
-        except (SyntaxError, ValueError, IndexError) as error:
-            raise AnchorError(f"an edit whose text parses ({error})") from error
-        found.sort(key=lambda it: (it.first, it.last))
-        if any(later.first <= earlier.last for earlier, later in zip(found, found[1:])):
-            raise AnchorError("edits that do not overlap")
-        return found
+    def edited(self, text: str, target: Target, mark: str) -> str:
+        """Return a text after the edits. Raises AnchorError unless each fits once; ``parameters.Refused``."""
+        found = Text(text).edited(self.swaps, mark)
+        names = [name for name in target.parameters if any(_has(it.new, name) for it in self.swaps)]
+        return parameters.filled(found, parameters.of(names)) if names else found
 
+    def written(self, text: str, target: Target) -> list[Swap]:
+        """Return the edits as they stand in a text: with the values of parameters. None if they are not there."""
+        seen = Text(text, parameters.of(target.parameters), target.parameters)
+        places = [seen.marked(it.undone, f"# unhang {target.fix}: ") for it in self.swaps]
+        if any(len(it) != 1 for it in places):
+            return []
+        pairs = zip(self.swaps, (at for (at,) in places))
+        return [it._replace(new=tuple(seen.seen[at : at + len(it.new)])) for it, at in pairs]
 
-def _lines(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, rows: Sequence[str]) -> list[Lines]:
-    if swap.how == ADDED:
-        return [_added(swap, tree, nodes, target, rows)]
-    if swap.how == IMPORT:
-        return [_import(swap, nodes, target, rows)]
-    mark = f"# unhang {target.fix}: unproved"
-    whole = ast.Module(nodes, [])
-    if swap.how == HEADER:
-        wanted = _digest(header(_definition(swap.old)))
-        found = [it for it in ast.walk(whole) if isinstance(it, _DEFINITIONS) and _digest(header(it)) == wanted]
-        node = once(found, swap.old.strip().partition("\n")[0])
-        first, last = above(node), header_end(node, rows)
-        return [Lines(first, last, (*_indented(mark, margin(rows, first)), *_indented(swap.new, margin(rows, first))))]
-    if swap.how in (REPLACED, WRAPPED):
-        old, new = _text(swap.old), _text(swap.new)
-        run = once(places(whole, old.digests, new.digests), old.core[0])
-        first, last = above(run[0]), end(run[-1])
-        _refuse_shared(run, rows)
-        if swap.how == WRAPPED and len(nodes) > 1:
-            raise AnchorError("one statement")
-        note = mark if new.digests else f"# unhang {target.fix}: without {target.function}"
-        return [_around(old, new, first, last, note, rows, margin(rows, first))]
-    return _beside(swap, whole, mark, rows)
+    def _is_filled(self, seen: Text, text: str, values: Mapping[str, str]) -> bool:
+        """Return whether the values of parameters stand in a text as they are to be written."""
+        if not any(_has(it.new, name) for it in self.swaps for name in values):
+            return True
+        with suppress(AnchorError, parameters.Refused):
+            plain = seen.edited(it.undone._replace(new=it.new) for it in self.swaps)
+            return parameters.filled(plain, values) == text
+        return False
 
-
-def _around(old: _Text, new: _Text, first: int, last: int, note: str, rows: Sequence[str], space: str) -> Lines:
-    """Replace lines; the comments above and below them, too, where they are those of the release."""
-    lead, trail = (_at(part, space) for part in (old.lead, old.trail))
-    above_it, below = _plain(rows[max(first - 1 - len(lead), 0) : first - 1]), _plain(rows[last : last + len(trail)])
-    text = list(new.core)
-    if lead == above_it:
-        first, text = first - len(lead), [*new.lead, *text]
-    if trail == below:
-        last, text = last + len(trail), [*text, *new.trail]
-    return Lines(first, last, _marked(note, _at(text, space), space))
+    def _is_bound(self, text: str) -> bool:
+        """Return whether all that the edits do is done otherwise: to import names, and to take some out."""
+        with suppress(SyntaxError, ValueError, RecursionError):
+            tree = shape.parse(text)
+            return all(_is_done(tree, it) for it in self.swaps)
+        return False
 
 
-def _beside(swap: Swap, whole: ast.Module, mark: str, rows: Sequence[str]) -> list[Lines]:
-    old, new = _text(swap.old), _text(swap.new)
-    wanted, line = _digest(header(ast.parse(swap.old).body[old.at])), old.core[0]
-    lists = [it for node in ast.walk(whole) for field in _FIELDS if isinstance(it := getattr(node, field, None), list)]
-    found = [
-        (block, at)
-        for block in lists
-        for at, node in enumerate(block)
-        if isinstance(node, ast.stmt) and _digest(header(node)) == wanted
-    ]
-    block, at = once(found, line)
-    there = block[at - len(new.digests) : at] if swap.how == BEFORE else block[at + 1 : at + 1 + len(new.digests)]
-    if new.digests and list(map(_digest, there)) == new.digests:
-        raise AnchorError(f"{line} without what is added")
-    _refuse_shared([block[at]], rows)
-    space, note = margin(rows, above(block[at])), mark if new.digests else ""
-    first = above(block[at]) if swap.how == BEFORE else end(block[at]) + 1
-    known = old.lead if swap.how == BEFORE else old.trail
-    lines = _inserted(swap.how, known, new, first, note, rows, space)
-    return [lines] if lines.rows or lines.last >= lines.first else []
+def margin(rows: Iterable[str]) -> int:
+    """Return how deep the lines stand that stand least deep."""
+    return min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
 
 
-def _inserted(
-    how: str, known: Sequence[str], new: _Text, first: int, note: str, rows: Sequence[str], space: str
-) -> Lines:
-    """Add lines before or from line ``first`` on, in the place of the comments that are ``known`` there."""
-    known, text = _at(known, space), [*new.lead, *new.core, *new.trail]
-    start = first - len(known) if how == BEFORE else first
-    if start < 1 or _plain(rows[start - 1 : start - 1 + len(known)]) != known:
-        start, text, known = _commented(first, rows) if how == BEFORE else first, new.core, []
-    return Lines(start, start + len(known) - 1, _marked(note, _at(text, space), space))
+def around(rows: Sequence[str], at: int, margin: int) -> Iterator[str]:
+    """Yield the lines above one that stand less and less deep than ``margin``, the nearest first."""
+    while margin and (at := at - 1) > 0:
+        row = rows[at]
+        depth = len(row) - len(row.lstrip())
+        if row.strip() and depth < margin and not row.lstrip().startswith(("#", ")", "]", "}")):
+            margin = depth
+            yield row
 
 
-def _added(swap: Swap, tree: ast.Module, nodes: list[ast.stmt], target: Target, rows: Sequence[str]) -> Lines:
-    how, neighbour = target.beside or ("", "")
-    place = binding.place(tree, target)
-    if nodes or place is None:
-        raise AnchorError(f"{neighbour} alone, and no {target.function}")
-    block, at = place
-    beside = block[at - 1] if how == AFTER else block[at]
-    _refuse_shared([beside], rows)
-    space = margin(rows, above(beside))
-    first = end(beside) + 1 if how == AFTER else above(beside)
-    note = f"# unhang {target.fix}: added {how} {neighbour}"
-    return _inserted(how, swap.old.split("\n")[:-1], _text(swap.new), first, note, rows, space)
+def _is_part(wanted: Sequence[str], rows: Iterator[str]) -> bool:
+    return all(any(row == it for row in rows) for it in wanted)
 
 
-def _import(swap: Swap, nodes: list[ast.stmt], target: Target, rows: Sequence[str]) -> Lines:
-    """Change what an import statement binds the name to; the other names of the statement stay."""
-    name = target.function.rpartition(".")[2]
-    wanted = _digests(swap.old)
-    node = once([it for it in nodes if [_digest(binding.reduced(it, name))] == wanted], swap.old.strip())
-    if any([_digest(binding.reduced(it, name))] == _digests(swap.new) for it in nodes):
-        raise AnchorError(f"{swap.old.strip()} without what is added")
-    _refuse_shared([node], rows)
-    rest, space = binding.rest(node, name), margin(rows, node.lineno)
-    text = (f"{ast.unparse(ast.fix_missing_locations(rest))}\n" if rest else "") + swap.new
-    note = f"# unhang {target.fix}: {'unproved' if swap.new else f'without {name}'}"
-    return Lines(node.lineno, end(node), (*_indented(note, space), *_indented(text, space)))
+def _others(rows: Iterable[tuple[str, str]], without: str) -> list[tuple[str, str]]:
+    return [it for it in rows if not (without and it[0].lstrip().startswith(without))]
 
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_FIELDS = ("body", "orelse", "finalbody")
-_digest = shape.digest
+def _has(rows: Rows, name: str) -> bool:
+    return any(f"${{{name}}}" in row for row in rows)
 
 
-class _Text(NamedTuple):
-    """The lines of an edit's text: its statements, and what is above and below them."""
-
-    lead: list[str]
-    """Comments, blank lines and docstrings."""
-    core: list[str]
-    trail: list[str]
-    digests: list[str]
-    """The shapes of the statements; none where there is nothing but a docstring."""
-    at: int
-    """The index of the first one."""
+def _that_take_a_comment(rows: Sequence[tuple[str, str]], numbers: Sequence[int]) -> list[int]:
+    """Return those of these lines above which a comment changes nothing: not in a string, nor in a joined line."""
+    inside = inner_lines("".join(f"{row}\n" for row, _ in rows)) if numbers else ()
+    first = 1 if rows[0][0].startswith("#!") else 0
+    return [it for it in numbers if it >= first and it + 1 not in inside and not rows[it - 1][0].endswith("\\")]
 
 
-def _text(text: str) -> _Text:
-    rows, nodes = text.split("\n")[:-1], ast.parse(text).body
-    code = [at for at, node in enumerate(nodes) if not binding.is_text(node)]
-    if not code:
-        return _Text(rows, [], [], [], 0)
-    first, last = above(nodes[code[0]]) - 1, end(nodes[code[-1]])
-    found = [_digest(node) for node in nodes[code[0] : code[-1] + 1]]
-    return _Text(rows[:first], rows[first:last], rows[last:], found, code[0])
+def _is_done(tree: ast.Module, swap: Swap) -> bool:
+    """Return whether a module has the imports that an edit adds, and no name that it takes out."""
+    old, new = (shape.parse(textwrap.dedent("\n".join(rows))).body for rows in (swap.old, swap.new))
+    body: Sequence[ast.stmt] | None = tree.body
+    for row in reversed(swap.within):
+        name = re.match(r"\s*class (\w+)", row)
+        found = [it for it in body or () if isinstance(it, ast.ClassDef) and name and it.name == name[1]]
+        body = found[0].body if len(found) == 1 else None
+    if body is None or not (old or new) or not all(isinstance(it, (ast.Import, ast.ImportFrom)) for it in new):
+        return False
+    there = {line for it in body for line in _imports(it)}
+    if any(line not in there for it in new for line in _imports(it)):
+        return False
+    gone = {name: it for it in old for name in shape.names(it)}
+    stays = {name for it in new for name in shape.names(it)}
+    here = list(shape.statements(body))
+    bound = {name for it in here for name in shape.names(it)}
+    plain = {_nameless(it) for it in here}  # under another name it is still there
+    is_gone = gone and bound.isdisjoint(gone.keys() - stays) and plain.isdisjoint(map(_nameless, gone.values()))
+    return bool(new and not old) or (all(shape.names(it) for it in old) and bool(is_gone))
 
 
-def _at(rows: Sequence[str], space: str) -> list[str]:
-    """Return lines at another margin."""
-    return _indented("".join(f"{row}\n" for row in rows), space)
+def _imports(node: ast.stmt) -> set[str]:
+    """Return an import as one line for each name; nothing for another statement."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return set()
+    above = f"from {'.' * node.level}{node.module or ''} " if isinstance(node, ast.ImportFrom) else ""
+    return {f"{above}import {it.name} as {it.asname or it.name}" for it in node.names}
 
 
-def _plain(rows: Sequence[str]) -> list[str]:
-    return [row.rstrip("\r\n") for row in rows]
-
-
-def _marked(note: str, rows: Sequence[str], space: str) -> tuple[str, ...]:
-    """Return lines with a comment of ours above the first that is not blank."""
-    at = next((at for at, row in enumerate(rows) if row.strip()), len(rows))
-    return (*rows[:at], *([f"{space}{note}"] if note else []), *rows[at:])
-
-
-def _digests(text: str) -> list[str]:
-    return [_digest(node) for node in ast.parse(text).body]
-
-
-def _definition(text: str) -> ast.stmt:
-    """Return the definition that a header begins."""
-    (node,) = ast.parse(f"{text.rstrip()}\n    ...\n").body
-    return node
-
-
-def above(node: ast.AST) -> int:
-    """Return the first line of a statement, its decorators included."""
-    lines = [it.lineno for it in (node, *getattr(node, "decorator_list", ())) if isinstance(it, (ast.stmt, ast.expr))]
-    return min(lines)
-
-
-def end(node: ast.stmt) -> int:
-    """Return the last line of a statement."""
-    return node.end_lineno or node.lineno
-
-
-def margin(rows: Sequence[str], line: int) -> str:
-    """Return what a line is indented with."""
-    row = rows[line - 1]
-    return row[: len(row) - len(row.lstrip())]
-
-
-def _commented(line: int, rows: Sequence[str]) -> int:
-    """Return the first line of the comment that stands right above a line, or the line itself."""
-    space = margin(rows, line)
-    while line > 1 and rows[line - 2].startswith(f"{space}#"):
-        line -= 1
-    return line
-
-
-def header_end(node: ast.stmt, rows: Sequence[str]) -> int:
-    """Return the last line of a definition's header. Raises AnchorError if its body begins there."""
-    body: list[ast.stmt] = getattr(node, "body", [])
-    last = above(body[0]) - 1
-    while last > node.lineno and (not rows[last - 1].strip() or rows[last - 1].lstrip().startswith("#")):
-        last -= 1
-    if rows[above(body[0]) - 1][: body[0].col_offset].strip() or last < node.lineno:
-        raise AnchorError("a header on lines of its own")
-    return last
-
-
-def _refuse_shared(run: Sequence[ast.stmt], rows: Sequence[str]) -> None:
-    """Raise AnchorError unless these statements have their lines for themselves."""
-    first, last = run[0], run[-1]
-    before = rows[first.lineno - 1].encode()[: first.col_offset]
-    after = rows[end(last) - 1].encode()[last.end_col_offset or 0 :].decode(errors="replace").strip()
-    if before.strip(b" \t\f\xef\xbb\xbf") or (after and not after.startswith("#")):
-        raise AnchorError("statements on lines of their own")
+def _nameless(node: ast.stmt) -> str:
+    """Return what a statement is, but for the name that it binds."""
+    if lines := _imports(node):
+        return " ".join(sorted(it.rpartition(" as ")[0] for it in lines))
+    return re.sub("|".join(rf"\b{re.escape(it)}\b" for it in shape.names(node)) or "$^", "_", ast.unparse(node))
 
 
 def inner_lines(text: str) -> set[int]:
-    """Return the lines of a text that begin inside of a string: their indentation is a part of it."""
+    """Return the lines of a text that begin inside of a string."""
     found: set[int] = set()
     starts: list[int] = []
     with suppress(tokenize.TokenError, SyntaxError):
@@ -299,10 +273,3 @@ def inner_lines(text: str) -> set[int]:
                 first = starts.pop() if kind == "FSTRING_END" else token.start[0]
                 found.update(range(first + 1, token.end[0] + 1))
     return found
-
-
-def _indented(text: str, space: str) -> list[str]:
-    """Return the lines of a text at another margin; what is inside of a string stays as it is."""
-    lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
-    inside = inner_lines(text) if space and text else ()
-    return [f"{space}{it}" if it and at not in inside else it for at, it in enumerate(lines, 1)] if text else []

@@ -154,6 +154,14 @@ def _put(tree: ast.Module, mark: str, value: str) -> str | None:
     return None
 
 
+def ways(value: str) -> list[str]:
+    """Return how a value may be written in a string of any kind."""
+    from unhang import templates
+
+    kinds = (), (templates.FORMAT,), (templates.PERCENT,), (templates.FORMAT, templates.PERCENT)
+    return list(dict.fromkeys(way for kind in kinds for way in _ways(templates.spelled(value, kind))))
+
+
 def _ways(value: str) -> Iterator[str]:
     """Yield how a value may be written in a string: with escapes, or as it is; and with the braces of an f-string."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")

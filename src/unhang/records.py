@@ -177,8 +177,18 @@ class Upstream(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The names of the folders that lead to its package."""
-        return self.module.split(".")
+        """The names of the folders that lead to its package, or to the module that it is."""
+        return self.module.split(".")[: -1 if self.is_file else None]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is no package, but a module of one file."""
+        return "one-file" in self.about
+
+    def holds(self, file: str) -> bool:
+        """Return whether a file, by its path below the folder on the import path, is of its package."""
+        path = self.module.replace(".", "/")
+        return file == f"{path}.py" if self.is_file else file.startswith(f"{path}/")
 
     @property
     def dist_info(self) -> str:

@@ -150,6 +150,8 @@ def _option(option: str, value: str) -> list[str]:
 
 
 def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
+    if name == "sweep":  # it is about fixes alone
+        return []
     pairs = [pair for pair in request.chosen if name != "revert" or pair[0] != "--accept"]  # it accepts nothing
     if named:
         return [pair for pair in pairs if pair[0] in ("--upstream", "--accept")]

@@ -95,8 +95,8 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("list", "--output-format"),
         ("explain", "--output-format"),
          ("matrix", f"{CHOICE} --version --upgrade --output-format -o --output --against-index"),
-        ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --python --target --source "
-         "--script"),
+        ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --leave-out --strict --python "
+         "--target --source --script"),
         ("pack", "-o --output"),
         ("sweep", "--fix --releases --from-clone --python --target --source --script"),
         ("completion", "--line"),

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from support.fake_clone import git
 from unhang.cli.main import main
 from unhang.codemods.base import Codemod
 from unhang.compat.sweep import parts
-from unhang.deliver import download
 from unhang.draft import modules as drafts
 from unhang.draft import skeleton
 from unhang.rewrite import one_file
@@ -218,7 +216,7 @@ def test_a_hunk_outside_of_functions_is_refused_by_name(wheel: Path, tmp_path: P
     assert "error[nothing-to-rewrite]" in alone.err
     both = new(wheel, IMPORT + DIFF.partition(f"+++ b/{FILE}\n")[2], tmp_path)
     assert both.code == 1
-    told = f"left to you: {FILE}, hunk @@ -1,1 +1,2 @@: it changes code outside of a function: import sys"
+    told = f"left to you: {FILE}, line 2: it changes code outside of a function: import sys"
     assert told in both.err
     assert told.removeprefix("left to you: ") in " ".join(alone.err.split())
 
@@ -256,22 +254,6 @@ def test_what_it_cannot_do_is_an_error_and_nothing_is_written(
     assert main([names.get(word, word) for word in words]) == 2
     assert f"error[{code}]: " in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_without_unidiff_it_says_what_to_install(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in "unidiff", "unidiff.patch":
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.diff").write_text(DIFF)
-    assert main(["new", "my-fix", "--upstream", str(wheel), "--from-patch", str(tmp_path / "my.diff")]) == 2
-    err = capsys.readouterr().err
-    assert "error[no-unidiff]" in err
-    assert "pip install 'unhang[new]'" in err
-    monkeypatch.setattr(download, "fetch", lambda *_: pytest.fail("nothing is downloaded for nothing"))
-    assert main(["new", "my-fix", "--upstream", "verl==0.7.1", "--from-patch", str(tmp_path / "my.diff")]) == 2
-    assert "error[no-unidiff]" in capsys.readouterr().err
 
 
 PULLS = [

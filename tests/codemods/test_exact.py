@@ -1,118 +1,117 @@
-"""What the edits of a diff do to a file: lines for lines, and nothing where they do not fit."""
-
-import codecs
+"""Lines that take the place of others: found by what is around them, exactly once."""
 
 import pytest
 
-from support import exact
-from support.exact import EDITS, PATCHED, PLAIN, target
-from unhang.codemods.exact import ADDED, AFTER, BEFORE, HEADER, IMPORT, REPLACED, Exact, Swap
-from unhang.rewrite import one_file, own_lines
-from unhang.rewrite.one_file import RewriteError, Step, rewrite
+from unhang.codemods.base import AnchorError
+from unhang.codemods.exact import EDGE, Exact, Swap, Text
 from unhang.shapes.catalog import Target
 
-
-def done(code: str, edits: dict[Target, Exact], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(one_file, "exact", lambda it: edits[it])
-    return rewrite(code.encode(), [Step(it, None) for it in edits]).data.decode()
-
-
-def refused(code: str, edits: dict[Target, Exact], monkeypatch: pytest.MonkeyPatch) -> str:
-    with pytest.raises(RewriteError) as caught:
-        done(code, edits, monkeypatch)
-    return str(caught.value)
+TARGET = Target("my-fix", "widgets", "widgets/a.py", "line-2", exact=True, text=True)
+PLAIN = "import os\nimport re\n\n\nclass A:\n    x = 1\n\n\nclass B:\n    x = 1\n"
+SWAP = Swap(("import re",), ("import sys",), ("import os",), ("",))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_each_kind_of_edit(end: str, bom: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (bom + PLAIN).replace("\n", end)
-    assert done(code, dict(EDITS), monkeypatch) == (bom + PATCHED).replace("\n", end)
-
-
-@pytest.mark.parametrize("one", EDITS, ids=lambda it: it.function)
-def test_a_second_pass_finds_nothing_to_do(one: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    only = {one: EDITS[one]}
-    first = PLAIN if one.function != "sys" else PLAIN.replace("Any, ", "").replace("LIMIT", "Any = 1\nLIMIT")
-    once = done(first, only, monkeypatch)
-    assert once != first
-    assert "not found" in refused(once, only, monkeypatch) or "no " in refused(once, only, monkeypatch)
+def test_its_ends_and_its_mark_are_the_files(end: str) -> None:
+    text = PLAIN.replace("\n", end)
+    found = Text(text).edited([SWAP], "# unhang my-fix: unproved")
+    assert found == text.replace("import re", f"# unhang my-fix: unproved{end}import sys")
+    assert Text(found).edited([SWAP.undone], without="# unhang my-fix: ") == text
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "swap", "result"),
+    ("text", "why"),
     [
-        ("a = 1\nb = 2\n", "a", Swap(REPLACED, "a = 1\n", ""), "# unhang exact: without a\nb = 2\n"),
-        ("import a, b\n", "b", Swap(IMPORT, "import b\n", ""), "# unhang exact: without b\nimport a\n"),
-        ("from a import b", "b", Swap(IMPORT, "from a import b\n", "from c import b\n"),
-         "# unhang exact: unproved\nfrom c import b\n"),
-        ("try:\n\timport b\nexcept E:\n\tb = 1\n", "b", Swap(REPLACED, "b = 1\n", "b = 2\n"),
-         "try:\n\timport b\nexcept E:\n\t# unhang exact: unproved\n\tb = 2\n"),
-        ("@o\ndef f(a): ...\ndef f(a):\n  return a\n", "f", Swap(REPLACED, "return a\n", "return b\n"),
-         "@o\ndef f(a): ...\ndef f(a):\n  # unhang exact: unproved\n  return b\n"),
-        ("async def f():\n  # of x\n  x()\n", "f", Swap(BEFORE, "x()\n", "y()\n"),
-         "async def f():\n  # of x\n  # unhang exact: unproved\n  y()\n  x()\n"),
-        ("def f():\n  # of x\n  x()\n", "f", Swap(BEFORE, "# of x\nx()\n", "# of y\ny()\n\n# of x\n"),
-         "def f():\n  # unhang exact: unproved\n  # of y\n  y()\n\n  # of x\n  x()\n"),
-        ("def f():\n  # mine\n  x()\n", "f", Swap(BEFORE, "# of x\nx()\n", "# of y\ny()\n\n# of x\n"),
-         "def f():\n  # unhang exact: unproved\n  y()\n  # mine\n  x()\n"),
-        ("def f():\n  '''A'''\n  x()\n\n  # z\n", "f", Swap(REPLACED, "'''A'''\nx()\n\n# z\n", "'''B'''\ny()\n"),
-         "def f():\n  # unhang exact: unproved\n  '''B'''\n  y()\n"),
-        ("def f():\n  '''C'''\n  x()\n\n  # z\n", "f", Swap(REPLACED, "'''A'''\nx()\n\n# z\n", "'''B'''\ny()\n"),
-         "def f():\n  '''C'''\n  # unhang exact: unproved\n  y()\n"),
-        ("def f():\n  with x():\n    pass\n", "f", Swap(AFTER, "with x():\n    ...\n", "y()\n"),
-         "def f():\n  with x():\n    pass\n  # unhang exact: unproved\n  y()\n"),
-        ("class A:\n  def f(self):\n    def g(a):\n      return a\n", "A.f",
-         Swap(HEADER, "def g(a):\n", "def g(b,\n      c):\n"),
-         "class A:\n  def f(self):\n    # unhang exact: unproved\n    def g(b,\n          c):\n      return a\n"),
-        ("class A(B):  # why\n  # x\n  pass\n", "A", Swap(HEADER, "class A(B):\n", "class A(C):\n"),
-         "# unhang exact: unproved\nclass A(C):\n  # x\n  pass\n"),
-        ("class A:\n  pass\n", "A", Swap(REPLACED, "class A:\n  pass\n", "class A:\n  x = '''\ny'''\n"),
-         "# unhang exact: unproved\nclass A:\n  x = '''\ny'''\n"),
-    ],
-)  # fmt: skip
-def test_the_text_that_it_gives(code: str, name: str, swap: Swap, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert done(code, {target(name): Exact(swap)}, monkeypatch) == result
-
-
-@pytest.mark.parametrize(
-    ("code", "one", "swap", "why"),
-    [
-        ("x = 1; a = 1\n", target("a"), Swap(REPLACED, "a = 1\n", "a = 2\n"), "lines of their own"),
-        ("def f(): return 1\n", target("f"), Swap(HEADER, "def f():\n", "def f(a):\n"), "lines of its own"),
-        ("a = 1\na = 1\n", target("a"), Swap(REPLACED, "a = 1\n", "a = 2\n"), "2 times"),
-        ("a = 3\n", target("a"), Swap(REPLACED, "a = 1\n", "a = 2\n"), "not found"),
-        ("a = 1\n", target("a", "after", "b"), Swap(ADDED, "", "a = 2\n"), "not found"),
-        ("a = 1\n", target("A.b", "after", "c"), Swap(ADDED, "", "b = 2\n"), "no place for A.b"),
-        ("def f():\n  x()\n", target("f"), Swap(REPLACED, "x()\n", "return = 1\n"), "whose text parses"),
-        ("def f():\n  x()\n", target("f"), Swap(REPLACED, "x()\n", "await y\n"), "does not compile"),
-        ("a = (\n", target("a"), Swap(REPLACED, "a = 1\n", "a = 2\n"), "does not parse"),
+        (PLAIN.replace("import re", "import re "), "not found: import re"),
+        (PLAIN.replace("import os", "import io"), "not found"),
+        (PLAIN * 2, "found 2 times"),
+        ("", "not found"),
     ],
 )
-def test_what_does_not_fit_changes_nothing(
-    code: str, one: Target, swap: Swap, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert why in refused(code, {one: Exact(swap)}, monkeypatch)
+def test_lines_that_are_not_there_once_are_refused(text: str, why: str) -> None:
+    with pytest.raises(AnchorError, match=why):
+        Text(text).edited([SWAP])
+    assert Exact(SWAP).shape(text, TARGET) is None
 
 
-def test_a_name_that_the_file_lacks_and_a_result_of_another_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = target("run")
-    assert "does not define or import LIMIT" in refused("def run(x):\n    return x\n", {run: EDITS[run]}, monkeypatch)
-    with pytest.raises(RewriteError, match="but 0123 is on record"):
-        rewrite(PLAIN.encode(), [Step(run, "0123")])
+def test_two_edits_of_one_line_are_refused() -> None:
+    with pytest.raises(AnchorError):
+        Text(PLAIN).edited([SWAP, SWAP])
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_its_lines_are_put_back_beside_an_edit(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    edits = {it: change for it, change in EDITS.items() if it.function not in ("Any", "sys")}
-    bom = codecs.BOM_UTF8.decode()
-    plain = (bom + PLAIN).replace("\n", end)
-    after = done(plain, edits, monkeypatch)
-    assert after.count("# unhang") == 6
-    for mine in ("", f"# mine{end}x = 1{end}"):
-        now, wanted = (it.replace("class Loop", f"{mine}class Loop").encode() for it in (after, plain))
-        assert own_lines.put_back(now, plain.encode(), {it.function for it in edits}) == wanted
+def test_the_lines_further_above_say_in_which_class_it_is() -> None:
+    swap = Swap(("    x = 1",), ("    x = 2",), (), (), ("class B:",))
+    assert Text(PLAIN).edited([swap]) == PLAIN.removesuffix("1\n") + "2\n"
+    assert Text(PLAIN.replace("class B", "class C")).places(swap) == []
 
 
-def test_the_support_is_about_one_file() -> None:
-    assert {it.file for it in EDITS} == {exact.FILE}
+@pytest.mark.parametrize(("text", "newline"), [("a\nb", "a\nb\n"), ("a\nb\n", "a\nb"), ("b", "b\n")])
+def test_a_newline_at_the_end_is_a_line(text: str, newline: str) -> None:
+    old, new = (tuple(it.split("\n")[-1:]) if it.endswith("\n") else () for it in (text, newline))
+    assert Text(text).edited([Swap(old, new, ("b",), (EDGE,))]) == newline
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('X = """\na\n"""\n', 'X = """\nb\n"""\n'), ("X = 1 + \\\n    2\n", "X = 1 + \\\n    3\n"),
+        ("#!/bin/a\nX = 1\n", "#!/bin/b\nX = 1\n"),
+    ],
+)  # fmt: skip
+def test_no_mark_stands_where_it_would_change_something(old: str, new: str) -> None:
+    before, after = (it.split("\n") for it in (old, new))
+    at = next(at for at, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
+    swap = Swap((before[at],), (after[at],), (), (before[at + 1],))
+    assert Text(old).edited([swap], "# unhang my-fix: unproved") == new
+
+
+def test_a_text_is_before_or_after_or_neither() -> None:
+    one = Exact(SWAP)
+    before, after = one.shapes
+    assert before != after
+    done = one.edited(PLAIN, TARGET, "# unhang my-fix: unproved")
+    assert [one.shape(it, TARGET) for it in (PLAIN, done, PLAIN.replace("re\n", "io\n"))] == [before, after, None]
+    beside = done.replace("import os\n", "import os\nimport ast\n")
+    assert one.shape(beside, TARGET) == after, "by its mark, whatever is around it now"
+
+
+GONE = Exact(Swap(("import re",), (), ("import os",), ("",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_done"),
+    [
+        ("import io\n\n\nX = 1\n", True),
+        ("import io\nimport re as regex\n", False),
+        ("import io\nif io:\n    import re\n", False),
+        ("import io\nimport re\n", False),
+        ("import io\nimport (\n", False),
+    ],
+)
+def test_a_removal_is_done_where_the_name_is_not_bound(text: str, is_done: bool) -> None:
+    assert (GONE.shape(text, TARGET) == GONE.shapes[1]) is is_done
+
+
+def test_an_import_is_there_wherever_it_stands() -> None:
+    added = Exact(Swap((), ("import re",), ("import os",), ("",)))
+    assert added.shape("import io\nimport re\n", TARGET) == added.shapes[1]
+    for text in ("import io\nimport ast as re\n", "if 0:\n    import re\n", "def f():\n    import re\n"):
+        assert added.shape(text, TARGET) is None, text
+
+
+def test_a_method_that_is_gone_from_its_class() -> None:
+    rows = ("    def f(self):", "        return 1")
+    gone = Exact(Swap(rows, (), ("    y = 1",), ("    z = 1",), ("class A:",)))
+    assert gone.shape("class A:\n    w = 1\n", TARGET) == gone.shapes[1]
+    for text in (
+        "class A:\n    def f(self): pass\n",
+        "class C:\n    w = 1\n",
+        "class A:\n    def g(self):\n        return 1\n",
+    ):
+        assert gone.shape(text, TARGET) is None, text
+
+
+@pytest.mark.parametrize("swaps", [(), (7,), (Swap((1,), (), (), ()),)])  # type: ignore[arg-type]
+def test_what_is_no_edit_is_refused(swaps: tuple[Swap, ...]) -> None:
+    with pytest.raises(TypeError):
+        Exact(*swaps)

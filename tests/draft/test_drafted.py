@@ -87,15 +87,15 @@ def test_what_no_codemod_can_change_is_named(old: str, new: str, rewrites: int, 
 
 def test_a_name_that_the_diff_imports_is_imported_in_the_function() -> None:
     after = BEFORE.replace("import os\n", "import os\nfrom a.b import go as run\n").replace("run(a)", "run(a, os)")
-    (rewrite,), left = drafted("my-fix", "verl", patch.Patched("x.py", BEFORE, after, ()))
-    assert left == ()
+    (rewrite,), left = drafted("my-fix", "verl", patch.Patched("x.py", BEFORE, after))
+    assert left == ("x.py, line 2: it changes code outside of a function: from a.b import go as run",)
     assert [item.new for item in rewrite.replacements] == ["from a.b import go as run\nreturn run(a, os)\n"]
     assert rewrite.uses == ("os",)
 
 
 def test_what_the_functions_of_upstreams_own_commit_are_is_on_record() -> None:
     after = BEFORE.replace("return run(a)", "return run(a, os)")
-    changed = patch.Patched("x.py", BEFORE, after, ())
+    changed = patch.Patched("x.py", BEFORE, after)
     (alike,), _ = drafted("my-fix", "verl", changed, after)
     (other,), _ = drafted("my-fix", "verl", changed, after.replace("(a, os)", "(os, a)"))
     (none,), _ = drafted("my-fix", "verl", changed, "")

@@ -36,7 +36,6 @@ def test_each_hunk_is_applied_and_its_lines_are_told() -> None:
         (range(20, 21), range(20, 20)),
         (range(26, 26), range(25, 26)),
     ]
-    assert {change.hunk[:3] for change in file.changes} == {"@@ "}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -74,20 +73,56 @@ def test_other_files_are_named() -> None:
     text = diff(BEFORE, AFTER) + diff("a\n", "b\n", "tests/t.py") + diff("a\n", "b\n", "setup.cfg")
     text += "--- /dev/null\n+++ b/a/new.py\n@@ -0,0 +1 @@\n+x\n--- a/a/old.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
     text += "--- a/a/empty.py\n+++ b/a/empty.py\n@@ -0,0 +1 @@\n+x\n"
-    assert apply(text, a_x=BEFORE, setup_cfg="a\n").left == (
-        "tests/t.py: it is not a Python file of verl 1.0",
-        "setup.cfg: it is not a Python file of verl 1.0",
+    assert apply(text, a_x=BEFORE).left == (
+        "tests/t.py: verl 1.0 has no such file",
+        "setup.cfg: verl 1.0 has no such file",
         "a/new.py: the diff adds it",
         "a/old.py: the diff removes it",
-        "a/empty.py: it is empty before the diff",
+        "a/empty.py: verl 1.0 has no such file",
     )
+    result = patch.apply(text, lambda path: [(path, BEFORE)] if path == "a/x.py" else [], "verl 1.0", matters=is_new)
+    assert (result.left, len(result.out)) == (("a/new.py: the diff adds it",), 4)
+
+
+def is_new(path: str, added: bool) -> bool:
+    return added and path == "a/new.py"
+
+
+SERIES = "From 1 Mon Sep 17 00:00:00 2001\nFrom: A <a@b>\nSubject: x\n\n---\n a/x.py | 2 +-\n\n{}-- \n2.34.1\n\n"
+
+
+@pytest.mark.parametrize("name", ["x.py", "a b.py", "caf\u00e9.py"])
+@pytest.mark.parametrize(
+    "time", ["", "\t2019-11-24 17:23:10.3 -0500", " 2019-11-24 17:23:10.3 -0500", "  Mon Jan  1 00:00:00 2024"]
+)
+def test_mails_are_applied_in_order_whatever_their_headers_have(name: str, time: str) -> None:
+    texts = ["a\nb\n", "a\nc\n", "a\nd\n"]
+    mails = [diff(*pair, f"a/{name}").replace(f"{name}\n", f"{name}{time}\n") for pair in zip(texts, texts[1:])]
+    (done,) = patch.apply("".join(map(SERIES.format, mails)), lambda path: [(path, texts[0])], "verl 1.0").files
+    assert (done.file, done.before, done.after) == (f"a/{name}", texts[0], texts[2])
+
+
+def test_a_last_line_of_context_may_be_missing() -> None:
+    text = diff("a\nb\nc\n", "a\nd\nc\n")
+    assert text.endswith(" c\n")
+    assert apply(text.removesuffix(" c\n"), a_x="a\nb\nc\n").files[0].after == "a\nd\nc\n"
+    with pytest.raises(UnhangError, match="not as many lines"):
+        apply(text.removesuffix("+d\n c\n"), a_x="a\nb\nc\n")
+
+
+@pytest.mark.parametrize("kind", ["old mode 100644\nnew mode 100755\n", "Binary files a/a/x.py and b/a/x.py differ\n"])
+def test_what_is_no_change_of_lines(kind: str) -> None:
+    text = f"diff --git a/a/x.py b/a/x.py\n{kind}" + diff("a\n", "b\n", "a/y.py")
+    result = apply(text, a_x="x\n", a_y="a\n")
+    assert [it.file for it in result.files] == ["a/y.py"]
+    assert [*result.left, *result.out] == [f"a/x.py: {'it is no text' if 'Binary' in kind else 'it changes no line'}"]
 
 
 def test_the_tab_that_git_writes_behind_a_path_with_a_space_is_not_part_of_it() -> None:
     notes = "--- a/a b.md\t\n+++ b/a b.md\t\n@@ -1 +1 @@\n-x\n+y\n--- /dev/null\n+++ b/c d.md\t\n@@ -0,0 +1 @@\n+x\n"
     result = apply(notes + diff(BEFORE, AFTER), a_x=BEFORE)
     assert [file.after for file in result.files] == [AFTER]
-    assert result.left == ("a b.md: it is not a Python file of verl 1.0", "c d.md: the diff adds it")
+    assert result.left == ("a b.md: verl 1.0 has no such file", "c d.md: the diff adds it")
 
 
 def test_a_file_that_moved_is_the_only_one_with_the_lines() -> None:
@@ -95,9 +130,9 @@ def test_a_file_that_moved_is_the_only_one_with_the_lines() -> None:
     result = patch.apply(diff(BEFORE, AFTER), lambda path: places, "verl 1.0")
     assert [(file.file, file.after) for file in result.files] == [("c/x.py", AFTER)]
     assert result.left == ("a/x.py: in verl 1.0 it is c/x.py; see whether that is the same code",)
-    for unclear in [places[0], places[0]], [places[1], places[1]]:
-        left = "a/x.py: it is not a Python file of verl 1.0"
-        assert patch.apply(diff(BEFORE, AFTER), lambda path, it=unclear: it, "verl 1.0") == ((), (left,))  # type: ignore[misc]
+    for unclear, why in (places[0], "no such file"), (places[1], "several files that may be it"):
+        result = patch.apply(diff(BEFORE, AFTER), lambda path, it=unclear: [it, it], "verl 1.0")  # type: ignore[misc]
+        assert result == ((), (f"a/x.py: verl 1.0 has {why}",), ())
 
 
 def test_a_hunk_that_does_not_fit_is_left_to_a_person_only_outside_of_a_function() -> None:

@@ -126,7 +126,7 @@ def _ours(
     if not path.exists():
         return new, [], left, {}
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    targets = [f"{it['file']} {it['function']}" for it in manifest["targets"]]
+    targets = [f"{it['file']} {it.get('function') or it['text']}" for it in manifest["targets"]]
     own = trees.copied(pristine, work / "ours")
     common = ["--pack", str(pack), "--fix", fix, "--target"]
     values = [word for name, value in original.values.items() for word in ("--set", f"{name}={value}")]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tried import page, steps, trees
+from tried import page, patches, steps, trees
 from tried.originals import GIT, Original, Upstream
 from unhang.store import dist_info
 
@@ -89,3 +89,29 @@ def test_why_a_patch_is_no_fix_is_the_error_and_not_where_it_was_met() -> None:
     ended = steps.Ran(2, "error[nothing-to-rewrite]: a/b.py, hunk @@ -1 +1 @@: x: it is gone\n  in: /tmp/a\n")
     found = steps.Tried(Original("theirs", "", WIDGETS, GIT, "one-more"), 1, ended, (), (), {}, {})
     assert "| no: x: it is gone |" in page.tried([found], "abc")
+
+
+def test_each_public_patch_is_named_once_and_what_came_of_them_is_counted() -> None:
+    every = patches.sources()
+    assert len(every) >= 60
+    assert len({it.sha256 for it in every}) == len(every)
+    assert all(len(it.sha256) == 64 and len(it.commit) == 40 for it in every)
+    came = [
+        patches.Came(every[0], "whole", 1, 2),
+        patches.Came(every[1], "no wheel"),
+        patches.Came(every[2], "WRONG: a"),
+    ]
+    assert "Of 2 public patches" in patches.text(came)
+    assert "**1 became packs whole**" in patches.text(came)
+    assert "1 gave anything else" in patches.text(came)
+
+
+def test_git_is_given_the_sections_whose_files_are_there(tmp_path: Path) -> None:
+    (tmp_path / "change.patch").write_text(
+        "--- a/src/w/a.py\n+++ b/src/w/a.py\n@@ -1 +1 @@\n-a\n+b\n--- a/src/setup.py\n+++ b/src/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
+    )
+    (tmp_path / "there" / "w").mkdir(parents=True)
+    (tmp_path / "there" / "w" / "a.py").write_text("a\n")
+    assert patches.given(tmp_path / "change.patch", tmp_path / "there") == ""
+    assert (tmp_path / "there" / "w" / "a.py").read_text() == "b\n"
+    assert "patch does not apply" in patches.given(tmp_path / "change.patch", tmp_path / "there")

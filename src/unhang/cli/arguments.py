@@ -407,7 +407,11 @@ def _new(parser: argparse.ArgumentParser) -> None:
         help="the release: verl==0.7.1, or the path of a wheel",
     )
     begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument("--from-patch", metavar="FILE", help="a unified diff, or a mail patch, as `git` writes them")
+    begun.add_argument(
+        "--from-patch",
+        metavar="FILE",
+        help="a diff, or mails, as `git` writes them: a file, - for stdin, or the https address of a pull request",
+    )
     begun.add_argument(
         "--from-commit", nargs=2, metavar=("CLONE", "REV"), help="a commit of upstream's, or a merge, in a clone"
     )
@@ -420,6 +424,12 @@ def _new(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("with --pack DIR: an unproved fix of that pack, begun where there is none")
     group.add_argument("--import-name", metavar="NAME", help="the package of an upstream that no pack has yet")
+    group.add_argument(
+        "--leave-out", metavar="PATH", action="append", default=[], help="do without this part of the diff (repeatable)"
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="refuse a diff with parts for files that the release does not have"
+    )
     _place(parser)
     parser.set_defaults(allow_none=True)
 

@@ -7,13 +7,15 @@ import datetime
 import keyword
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from unhang import packs
+from unhang import gate, packs
 from unhang.compat import upstreams
 from unhang.deliver import archive, download, wheel
 from unhang.deliver.wheel import Wheel
@@ -26,7 +28,7 @@ from unhang.shapes import catalog
 from unhang.suggest import explain
 from unhang.tell import console, progress
 
-_TOO_LONG = 16 * 1024 * 1024  # characters
+_TOO_LONG = 16 * 1024 * 1024  # bytes
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
         text = commit.diff if commit else _read(options.from_patch)
         return pack_new.run(options, text, commit.head if commit else text)
     _refuse_existing(options.output, skeleton.paths(fix))
-    patch.check()  # before anything is downloaded
     commit = origin.commit(*options.from_commit) if options.from_commit else None
     text = commit.diff if commit else _read(options.from_patch)
     of = origin.of(commit.head if commit else text)
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         hint = "leave that change out of the diff"
         raise UnhangError("bad-patch", "a function is nested too deeply for a codemod", hint=hint) from error
     rewrites, twice = drafted.by_name(rewrite for part in parts for rewrite in part.rewrites)
-    left = [*result.left, *(line for part in parts for line in part.left), *twice]
+    left = [*result.left, *result.out, *(line for part in parts for line in part.left), *twice]
     if not rewrites:
         why = "; ".join(left) or "it changes no statement of a function"
         raise UnhangError("nothing-to-rewrite", f"the diff has nothing for a codemod: {why}")
@@ -98,15 +99,35 @@ def _refuse_id(fix: str, limits: Mapping[str, Any]) -> None:
 
 
 def _read(path: str) -> str:
-    """Return a diff, with the line ends that the release's own text is read with."""
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        text = file.read(_TOO_LONG)  # it may be a pipe
-    if len(text) == _TOO_LONG:
+    """Return the diff in a file, on stdin or of a pull request, with the line ends of a release's text."""
+    if pull := re.fullmatch(r"(https://github\.com/[\w.-]+/[\w.-]+/pull/\d+)(?:/\w*)?", path):
+        data = _fetched(f"{pull[1]}.patch")
+    elif path.startswith(("https://", "http://")):
+        hint = "name a pull request, https://github.com/OWNER/REPO/pull/N; or save the diff, and name the file"
+        raise UnhangError("bad-option", f"{path!r} is no pull request of GitHub's", hint=hint)
+    else:
+        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+            data = file.read(_TOO_LONG)  # it may be a pipe
+    if len(data) == _TOO_LONG:
         raise UnhangError("bad-patch", "this file is too large for a diff", path=path, hint="name a diff")
-    if text.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         hint = "write it as it is: `git diff --output=FILE`"
         raise UnhangError("bad-patch", "this diff is in UTF-16, as PowerShell's `>` writes", path=path, hint=hint)
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _fetched(address: str) -> bytes:
+    """Return what is at an address. Raises UnhangError ``download-failed``."""
+    import urllib.request
+    from http.client import HTTPException
+
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - it begins with https
+            found: bytes = answer.read(_TOO_LONG)
+    except (OSError, HTTPException) as error:
+        hint = "fetch it yourself, and name the file"
+        raise UnhangError("download-failed", f"{address}: {gate.line(str(error))}", hint=hint) from error
+    return found
 
 
 def _release(requirement: str, folder: str) -> Wheel:
@@ -127,6 +148,7 @@ def _places(source: Wheel, path: str) -> list[tuple[str, str]]:
     """
     members = source.installed()
     places = [path] if path in members else [it for it in members if it.endswith(f"/{path.rpartition('/')[2]}")]
+    places = [it for it in places if it.endswith(".py")]
     texts = (archive.read(source.path, members[place]).decode("utf-8", "surrogateescape") for place in places)
     return [(place, text.replace("\r\n", "\n")) for place, text in zip(places, texts)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.find.bytecode import caches
-from unhang.judge.decide import NEEDED
+from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.shapes import catalog
 from unhang.store import revert as store
 from unhang.store.roots import journal_left, tidy
@@ -86,4 +86,4 @@ def _unlisted(seen: Survey, asleep: Collection[str] = ()) -> list[Finding]:
 
 
 def _is_in_place(finding: Finding) -> bool:
-    return finding.rewritten and finding.verdict.verdict != NEEDED
+    return finding.rewritten and finding.verdict.verdict not in (NEEDED, FIXED_UPSTREAM)

@@ -22,7 +22,7 @@ from unhang.draft import facts, pack_texts
 from unhang.draft.facts import Edits, Tried
 from unhang.errors import UnhangError
 from unhang.records import Request
-from unhang.shapes import binding, catalog, shape
+from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix, Target
 from unhang.tell import console, progress
 
@@ -112,17 +112,17 @@ def _swept(fix: Fix, release: Release) -> bool:
 
 def _tried(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
     """Add to ``known`` what an unproved fix's edits do to a release; return whether they fit, or are there already."""
-    from unhang.judge.decide import exact
+    from unhang.judge import recorded
 
-    edits: Edits = {target: exact(target) for target in fix.targets}
+    edits: Edits = {target: recorded.edits(target) for target in fix.targets}
     found = facts.tried(edits, release.read, _results(fix, known))
     if found.in_place and known["releases"].get(f"{fix.targets[0].upstream} {release.version}"):
         console.say(f"{shown}: every edit is in place, in a copy of a release that is on record: nothing is recorded")
     elif found.in_place:
         facts.record_fixed(known, found.in_place, release.version)
         console.show(f"{shown}: upstream has every edit")
-    elif misfits := found.misfits or _in_blocks(known, found, release):
-        console.say_each(_misfits(shown, misfits))
+    elif found.misfits:
+        console.say_each(_misfits(shown, found.misfits))
         return False
     else:
         new = _news(known, found)
@@ -186,13 +186,6 @@ def _results(fix: Fix, known: Mapping[str, Mapping[str, Mapping[str, str]]]) -> 
 
 def _news(known: Mapping[str, Mapping[str, object]], found: Tried) -> int:
     return sum(f"{target.function} {was}" not in known["shapes"] for target, (was, _) in found.shapes.items())
-
-
-def _in_blocks(known: Mapping[str, Mapping[str, object]], found: Tried, release: Release) -> dict[Target, str]:
-    """Return the targets with a new shape that are in a compound statement, such as `if TYPE_CHECKING`, and why not."""
-    why = "it is in a block that may not run, where no release on record has it"
-    new = [target for target, (was, _) in found.shapes.items() if f"{target.function} {was}" not in known["shapes"]]
-    return {it: why for it in new if binding.is_in_block(shape.parse(release.read(it.file) or b""), it)}
 
 
 def _misfits(shown: str, misfits: Mapping[Target, str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from unhang import packs
 from unhang.deliver import sbom
 from unhang.entry_points import GROUP
 from unhang.judge import recorded
-from unhang.judge.decide import codemod, edits
+from unhang.judge.decide import codemod
 from unhang.records import Pack
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
@@ -105,7 +105,7 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
         raise packs.bad(os.path.join(folder, f"compat/data/{fix.id}.json"), why)
     recorded.refuse_edited([fix.id])
     for target in fix.targets:
-        edits(target) if target.binding else codemod(target)
+        recorded.edits(target) if target.exact else codemod(target)
 
 
 def _metadata(project: str, about: Mapping[str, Any], licences: list[str]) -> str:

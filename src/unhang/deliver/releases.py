@@ -108,6 +108,9 @@ def _installed(name: str, copies: Sequence[Installation]) -> Release:
 
     def files() -> Iterator[str]:
         for place in copies:
+            if packs.upstreams()[place.upstream].is_file:
+                yield f"{packs.upstreams()[place.upstream].module.replace('.', '/')}.py"
+                continue
             above = "/".join(packs.upstreams()[place.upstream].parts)
             for folder, _, names in os.walk(place.package_dir):
                 inner = os.path.relpath(folder, place.package_dir).replace(os.sep, "/")
@@ -150,7 +153,7 @@ def _git(clone: str, *words: str) -> bytes:
 def of_file(name: str, file: str) -> str:
     """Return the upstream of a file in a project's release: that whose package it is in, else the project's own."""
     known = packs.upstreams().values()
-    inside = (it.name for it in known if name in (it.name, it.within) and file.startswith("/".join([*it.parts, ""])))
+    inside = (it.name for it in known if name in (it.name, it.within) and it.holds(file))
     return next(inside, name)
 
 
@@ -163,7 +166,8 @@ def places(release: Release, path: str) -> list[tuple[str, str]]:
         return []
     for start in range(path.count("/") + 1):  # a repository may have its packages in a folder, such as src/
         place = path.split("/", start)[-1]
-        if "/" in place and (text := release.text(place)) is not None:
+        is_module = start < 2 and any(it.holds(place) for it in packs.upstreams().values())
+        if ("/" in place or is_module) and (text := release.text(place)) is not None:
             return [(place, text)]
     named = (it for it in release.files() if it.endswith(f"/{path.rpartition('/')[2]}"))
     return [(it, release.text(it) or "") for it in named]

@@ -125,7 +125,8 @@ def _outside(patched: Patched, before: Mapping[str, Function], after: Mapping[st
         for numbers, within, rows in zip((change.removed, change.added), inside, texts):
             code = [number for number in numbers if number not in within and _is_code(rows[number - 1])]
             if code:
-                yield f"{patched.file}, hunk {change.hunk}: it changes code outside of a function: {_told(rows, code)}"
+                where = f"{patched.file}, line {change.removed.start}"
+                yield f"{where}: it changes code outside of a function: {_told(rows, code)}"
                 break
 
 

@@ -1,6 +1,6 @@
-"""What a diff does to a file, name by name: the edits of a fix that is unproved, and the changes that they leave. Pure.
+"""What a diff does to a file, as edits of a fix that is unproved: of functions, and of other lines. Pure.
 
-Each edit is tried: applied one after the other to the file as it was, they bind every name as the diff does.
+An edit has as many lines around it as it takes to find it only once, and so the place where it has led.
 """
 
 from __future__ import annotations
@@ -9,33 +9,30 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from unhang.codemods import exact
-from unhang.codemods.base import AnchorError, bound
-from unhang.codemods.exact import ADDED, AFTER, BEFORE, HEADER, IMPORT, REPLACED, WRAPPED, Exact, Swap
-from unhang.draft import around, left_over, places, replacements, whole
+from unhang import parameters
+from unhang.codemods.base import bound
+from unhang.codemods.exact import EDGE, Exact, Swap, Text, around, inner_lines, margin
 from unhang.draft.patch import Patched
-from unhang.draft.replacements import INSTEAD, Source
-from unhang.rewrite import one_file
-from unhang.rewrite.one_file import RewriteError
-from unhang.shapes import binding, shape
+from unhang.draft.replacements import above, end
+from unhang.shapes import rebound, shape
 from unhang.shapes.catalog import Target
-from unhang.shapes.outline import header
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Bound(NamedTuple):
-    """A name that the diff binds in another way."""
+    """A function that the diff changes, or other lines of a file."""
 
     target: Target
     before: str
     """Its shape in the release."""
     after: str
     swaps: tuple[Swap, ...]
-    uses: tuple[str, ...]
+    uses: tuple[str, ...] = ()
     """The global names that the new text uses, and the file binds."""
+    is_code: bool = True
+    """Whether it changes more than comments, docstrings and blank lines."""
 
     @property
     def codemod(self) -> Exact:
@@ -43,242 +40,171 @@ class Bound(NamedTuple):
         return Exact(*self.swaps, uses=self.uses)
 
 
-class Part(NamedTuple):
-    """What becomes of one file's changes."""
+class _Run(NamedTuple):
+    """Lines that the diff replaces, and those that stand there afterwards."""
 
-    bound: tuple[Bound, ...]
-    """In the order in which they are applied."""
-    left: Mapping[str, str]
-    """The hunks that are left to a person, each with the reason."""
-    ignored: tuple[str, ...]
-    """The hunks that change nothing but comments, docstrings and blank lines."""
+    old: range
+    new: range
+    owner: str = ""
+    """The function that they are part of, if they are the function's alone."""
 
+    def __add__(self, other: object) -> _Run:
+        """Return this run and a following one as one."""
+        assert isinstance(other, _Run)
+        return _Run(range(self.old.start, other.old.stop), range(self.new.start, other.new.stop))
 
-def part(fix: str, upstream: str, patched: Patched) -> Part:
-    """Return what becomes of a file's changes. Raises UnhangError ``bad-patch`` if it does not parse."""
-    before, after = places.file_of(patched.before), places.file_of(patched.after)
-    why: dict[str, str] = {}
-    found: list[Bound] = []
-    names = list(_differing(before.tree, after.tree, ""))
-    data = patched.before.encode(patched.encoding)
-    wanted = {name: _target(fix, upstream, patched.file, name, before, after) for name in names}
-    for name, target in sorted(wanted.items(), key=lambda it: _order(after.tree, it[1])):
-        try:
-            swaps = _swaps(name, target, before, after)
-            if swaps is None:  # the statements of another name bind it, too
-                continue
-            one = Bound(target, "", "", swaps, _uses(swaps, before, after, name))
-            one, (data, old, new) = _edited(data, patched.encoding, one, after)
-        except (AnchorError, RewriteError) as error:
-            why[name] = str(error)
-            continue
-        found.append(one._replace(before=old, after=new))
-    given = data.decode(patched.encoding)
-    result = places.parsed(given)
-    for name in wanted:
-        there, here = (binding.statements(tree, name) for tree in (after.tree, result))
-        if name not in why and _digest(there, name) != _digest(here, name):
-            why[name] = "its edits do not give what the diff has"
-        owner = name.rpartition(".")[0]
-        if owner and name not in why and _in_order(after.tree, name) != _in_order(result, name):
-            why[name] = f"its place in {owner}"  # the order of attributes may be that of arguments
-    kept = _that_stand_alone([it for it in found if it.target.function not in why], why, before)
-    left, ignored = left_over.accounted(patched, before, after, wanted, why)
-    return _compared(patched, before, after, Part(kept, left, ignored), given)
+    def is_in(self, old: Sequence[int] | set[int], new: Sequence[int] | set[int]) -> bool:
+        return all(it in old for it in self.old) and all(it in new for it in self.new)
+
+    def touches(self, old: range, new: range) -> bool:
+        return any(it in old for it in self.old) or any(it in new for it in self.new)
 
 
-def _compared(patched: Patched, before: places.File, after: places.File, part: Part, result: str) -> Part:
-    """Leave what the edits together do not give; a fix that leaves something is not applied, and not looked at."""
-    if part.left:
-        return part
-    names = whole.code_otherwise(patched.after, result)
-    if names is None:
-        texts = whole.texts_otherwise(whole.without(patched, part.ignored), result)
-        return part._replace(ignored=(*part.ignored, *(f"{patched.file}, {name}" for name in texts)))
-    for node in before.tree.body:  # with what was in one statement
-        inside = {name for it in shape.statements([node]) for name in shape.names(it)}
-        names += [] if inside.isdisjoint(names) else sorted(inside.difference(names))
-    why = dict.fromkeys(names, "its edits do not give what the diff has")
-    left, ignored = left_over.accounted(patched, before, after, names, why)
-    if not left:  # what differs is beside what the diff changes
-        reason = f"{', '.join(names) or 'code that binds no name'}: its edits do not give what the diff has"
-        hunks = (f"{patched.file}, hunk {it.hunk}" for it in patched.changes)
-        left = {hunk: reason for hunk in hunks if hunk not in ignored}
-    kept = tuple(it for it in part.bound if it.target.function.partition(".")[0] not in names)
-    return Part(kept, left, ignored)
+def part(fix: str, upstream: str, patched: Patched, values: Mapping[str, str] = {}) -> list[Bound]:
+    """Return the edits of a file, in line order. The ``values`` of parameters are their names in them."""
+    both = Text(patched.before), Text(patched.after)
+    trees = _trees(patched.file, both)
+    runs = _owned(list(_runs(*(it.seen for it in both))), trees, values, both[1].seen)
+    runs, swaps = _told_apart(runs, *both)
+    bare = [_without_code(*it) for it in zip(trees, both)] if trees else [set(), set()]
+    found: dict[str, Bound] = {}
+    for run, swap in zip(runs, swaps):
+        label = run.owner or f"line-{max(run.old.start, 1)}"
+        target = Target(fix, upstream, patched.file, label, exact=True, text=not run.owner, parameters=tuple(values))
+        one = found.get(label) or Bound(target, "", "", (), is_code=False)
+        named = swap._replace(new=tuple(parameters.named(row, values) for row in swap.new))
+        is_code = one.is_code or not trees or not run.is_in(*bare)
+        found[label] = one._replace(swaps=(*one.swaps, named), is_code=is_code)
+    return [_shaped(it, trees) for it in found.values()]
 
 
-def _edited(data: bytes, encoding: str, one: Bound, after: places.File) -> tuple[Bound, tuple[bytes, str, str]]:
-    """Return the edits of a name with what is around them in the diff, if it fits, and what they give."""
-    plain = one_file.exactly(data, one.target, one.codemod)
-    text = data.decode(encoding)
-    swaps = around.widened(one.swaps, places.file_of(text).whole, one.target, after.whole)
-    with suppress(RewriteError):
-        wide = one._replace(swaps=swaps)
-        if (found := one_file.exactly(data, one.target, wide.codemod))[1:] == plain[1:]:
-            return wide, found
-    return one, plain
+def _trees(file: str, both: Sequence[Text]) -> Sequence[ast.Module]:
+    """Return the module before and after; nothing where it is none, or newer than our Python."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return [shape.parse("\n".join(it.seen[1:-1])) for it in both] if file.endswith(".py") else []
+    return []
 
 
-def _that_stand_alone(found: Sequence[Bound], why: dict[str, str], before: places.File) -> tuple[Bound, ...]:
-    """Return the edits that use no name which only a part that is left would bind; ``why`` gets the others."""
-    kept, known = list(found), shape.bound_names(before.tree)
-    while True:
-        missing = {name for name in why if name not in known}
-        if not (alone := {it.target.function: used for it in kept if (used := sorted(_loaded(it.swaps) & missing))}):
-            return tuple(kept)
-        why.update({name: f"it uses {', '.join(used)}, which is left" for name, used in alone.items()})
-        kept = [it for it in kept if it.target.function not in alone]
+def _runs(before: Sequence[str], after: Sequence[str]) -> Iterator[_Run]:
+    top = next((at for at, pair in enumerate(zip(before, after)) if pair[0] != pair[1]), 0)
+    rest = min(len(before), len(after)) - top
+    tail = next((at for at in range(rest) if before[-1 - at] != after[-1 - at]), rest)
+    old, new = before[top : len(before) - tail], after[top : len(after) - tail]
+    for tag, *at in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            first, last, new_first, new_last = (it + top for it in at)
+            yield _Run(range(first, last), range(new_first, new_last))
 
 
-def _in_order(tree: ast.Module, name: str) -> list[str]:
-    """Return what the class of a name binds, in order."""
-    body = binding.scope(tree, name) or []
-    return [it for node in shape.statements(body) for it in sorted(shape.names(node))]
+def _owned(
+    runs: Sequence[_Run], trees: Sequence[ast.Module], values: Mapping[str, str], after: Sequence[str]
+) -> list[_Run]:
+    """Return the runs, each with the function that has it, if all that changes of that function is in it."""
+    functions = _functions(trees) if trees else {}
+    runs = [it for run in runs for it in _cut(run, functions.values())]
+    found = list(runs)
+    for name, (old, new) in functions.items():
+        mine = [at for at, it in enumerate(runs) if it.touches(old, new)]
+        has_value = any(value in after[it] for at in mine for it in runs[at].new for value in values.values())
+        if not has_value and all(runs[at].is_in(old, new) for at in mine):
+            for at in mine:
+                found[at] = found[at]._replace(owner=name)
+    return found
 
 
-def _digest(nodes: Sequence[ast.stmt] | None, name: str) -> str | None:
-    return binding.digest(nodes, name.rpartition(".")[2]) if nodes else None
-
-
-def _differing(before: ast.Module, after: ast.Module, prefix: str) -> Iterator[str]:
-    """Yield the names of a scope that the two files bind in different ways; of a class, those that it binds."""
-    scopes = [binding.scope(tree, f"{prefix}x") or [] for tree in (before, after)]
-    names = dict.fromkeys(it for body in scopes for node in shape.statements(body) for it in sorted(shape.names(node)))
-    for tree in (before, after) if not prefix else ():
-        names |= dict.fromkeys(it for node in shape.statements(tree.body) for it in places.attributes(tree, node))
-    for name in names:
-        full = f"{prefix}{name}"
-        old, new = binding.statements(before, full) or [], binding.statements(after, full) or []
-        if _digest(old, full) == _digest(new, full):
-            continue
-        if _are_one_class(old, new):
-            yield from _differing(before, after, f"{full}.")
-        else:
-            yield full
-
-
-def _are_one_class(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
-    """Return whether only what a class binds differs: neither its header nor its other statements."""
-    one, other = ([it for it in nodes if isinstance(it, ast.ClassDef)] for nodes in (old, new))
-    rest = [[shape.digest(it) for it in nodes if not isinstance(it, ast.ClassDef)] for nodes in (old, new)]
-    if not (len(one) == len(other) == 1 and rest[0] == rest[1]):
-        return False
-    return shape.digest(header(one[0])) == shape.digest(header(other[0])) and _loose(one[0]) == _loose(other[0])
-
-
-def _loose(node: ast.ClassDef) -> list[str]:
-    """Return what a class does besides binding names."""
-    rest = (it for it in shape.statements(node.body) if not shape.names(it) and not binding.is_text(it))
-    return [shape.digest(header(it)) for it in rest]
-
-
-def _order(tree: ast.Module, target: Target) -> tuple[bool, int]:
-    """Return a key for the order of the edits: additions first, those after one neighbour from the last one on."""
-    nodes = binding.statements(tree, target.function)
-    if target.beside is None or not nodes:
-        return True, 0
-    return False, -nodes[0].lineno if target.beside[0] == AFTER else nodes[0].lineno
-
-
-def _target(fix: str, upstream: str, file: str, name: str, before: places.File, after: places.File) -> Target:
-    beside = None
-    if not binding.statements(before.tree, name):
-        nodes = binding.statements(after.tree, name) or []
-        owner = name.rpartition(".")[0]
-        beside = places.beside(nodes[0], owner, before.tree, after.tree) if nodes else None
-    return Target(fix, upstream, file, name, binding=True, beside=beside)
-
-
-def _swaps(name: str, target: Target, before: places.File, after: places.File) -> tuple[Swap, ...] | None:
-    """Return the edits of one name; None if those of another one are enough. Raises AnchorError if there are none."""
-    short, owner = name.rpartition(".")[2], name.rpartition(".")[0]
-    old, new = (binding.statements(file.tree, name) or [] for file in (before, after))
-    if not old:
-        if target.beside is None:
-            raise AnchorError(f"a name beside which {name} could go")
-        body = binding.scope(after.tree, name) or []
-        block, at = places.outermost(body, new[0], before.tree, owner)
-        inner = [block[at], *shape.statements([block[at]])]
-        if any(not any(it is one for it in inner) for one in new):
-            raise AnchorError(f"{name} in one place")
-        if isinstance(block[at], (ast.Import, ast.ImportFrom)):
-            return (Swap(ADDED, "", f"{ast.unparse(binding.reduced(block[at], short))}\n"),)
-        lead = next(it for node in inner for it in sorted(shape.names(node)))
-        return (Swap(ADDED, "", replacements.text(after.source(new), [block[at]])),) if lead == short else None
-    imports = (ast.Import, ast.ImportFrom)
-    if len(old) == 1 and isinstance(old[0], imports) and (not new or (len(new) == 1 and isinstance(new[0], imports))):
-        lines = [f"{ast.unparse(binding.reduced(nodes[0], short))}\n" if nodes else "" for nodes in (old, new)]
-        return (Swap(IMPORT, *lines),)
-    if not new:
-        if len(old) > 1 or shape.names(old[0]) | binding.attributes(old[0]) not in ({short}, {name}):
-            raise AnchorError(f"{name} alone in one statement")
-        return (Swap(REPLACED, replacements.text(before.source(old), old), ""),)
-    if len(old) == 1 < len(new):
-        mine = sorted(shape.names(old[0]))
-        block, at = places.outermost(binding.scope(after.tree, name) or [], new[0], before.tree, owner, mine)
-        inner = [block[at], *shape.statements([block[at]])]
-        if len(inner) > 1 and all(any(it is one for it in inner) for one in new):  # it is in an `if` or a `try` now
-            texts = replacements.text(before.source(old), old), replacements.text(after.source(new), [block[at]])
-            return (Swap(WRAPPED, *texts),) if short == mine[0] else None
-    return tuple(_changed(old, new, before, after))
-
-
-def _changed(old: list[ast.stmt], new: list[ast.stmt], before: places.File, after: places.File) -> Iterator[Swap]:
-    """Yield the edits of statements that stay: a definition's header, and what changes in its body."""
-    one, other = before.source(old), after.source(new)
-    if len(old) == len(new) == 1 and isinstance(old[0], _DEFINITIONS) and isinstance(new[0], _DEFINITIONS):
-        heads = [shape.digest(header(node)) for node in (old[0], new[0])]
-        if heads[0] != heads[1]:
-            yield Swap(HEADER, *(_header(file, nodes[0]) for file, nodes in ((before, old), (after, new))))
-        try:
-            found = replacements.between(one, replacements.body(old[0]), other, replacements.body(new[0]))
-            yield from (Swap(_HOW[edit], was, now) for was, now, edit in found)
+def _cut(run: _Run, functions: Iterable[tuple[range, range]]) -> Iterator[_Run]:
+    """Yield a run of lines of a function, and what the diff adds right above and below that, each as one."""
+    for old, new in functions:
+        first, last = max(run.new.start, new.start), min(run.new.stop, new.stop)
+        if run.old and first < last and all(it in old for it in run.old):
+            at, end = run.old.start, run.old.stop
+            parts = (at, at, run.new.start, first), (at, end, first, last), (end, end, last, run.new.stop)
+            yield from (_Run(range(*it[:2]), range(*it[2:])) for it in parts if it[0] < it[1] or it[2] < it[3])
             return
-        except AnchorError:
-            if heads[0] != heads[1]:
-                raise
-    if len(old) == len(new):
-        pairs = [([was], [now]) for was, now in zip(old, new) if shape.digest(was) != shape.digest(now)]
-    elif _are_together(old, before) and _are_together(new, after):
-        pairs = [(old, new)]
-    else:
-        raise AnchorError("a name that is bound in as many places as before")
-    for was, now in pairs:
-        found = replacements.between(one, was, other, now)
-        yield from (Swap(_HOW[edit], text, there) for text, there, edit in found)
+    yield run
 
 
-def _are_together(nodes: Sequence[ast.stmt], file: places.File) -> bool:
-    """Return whether nothing else is between these statements."""
-    for block in (it for node in ast.walk(file.tree) for it in vars(node).values() if isinstance(it, list)):
-        if nodes[0] in block:
-            at = block.index(nodes[0])
-            return list(nodes) == block[at : at + len(nodes)]
-    return False
+def _functions(trees: Sequence[ast.Module]) -> dict[str, tuple[range, range]]:
+    """Return the lines, before and after, of the functions in whose place nothing else may run, and that change."""
+    found = {}
+    for name in dict.fromkeys(_names(trees[0].body, "")):
+        nodes = [shape.find(tree, name) for tree in trees]
+        if [len(it) for it in nodes] == [1, 1] and shape.digest(nodes[0][0]) != shape.digest(nodes[1][0]):
+            if not any(rebound.lines(tree, name) for tree in trees):
+                old, new = (range(above(it[0]), end(it[0]) + 1) for it in nodes)
+                found[name] = old, new
+    return found
 
 
-_HOW = {INSTEAD: REPLACED, replacements.BEFORE: BEFORE, replacements.AFTER: AFTER}
+def _names(body: Sequence[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in shape.statements(body):
+        if isinstance(node, ast.ClassDef):
+            yield from _names(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield prefix + node.name
 
 
-def _header(file: places.File, node: ast.stmt) -> str:
-    last = exact.header_end(node, file.rows)
-    return replacements.lines(Source(ast.Module([node], []), file.rows), exact.above(node), last, node.col_offset)
+def _told_apart(runs: list[_Run], before: Text, after: Text) -> tuple[list[_Run], list[Swap]]:
+    """Return each run with its edit; two that cannot be told apart become one."""
+    swaps: list[Swap] = []
+    while len(swaps) < len(runs):
+        at = len(swaps)
+        if swap := _swap(runs, at, before, after):
+            swaps.append(swap)
+            continue
+        first = at if at + 1 < len(runs) else at - 1
+        pair = runs[first : first + 2]
+        lost = {it.owner for it in pair} if len({it.owner for it in pair}) > 1 else set()
+        owner = "" if lost else pair[0].owner
+        runs[first : first + 2] = [(pair[0] + pair[1])._replace(owner=owner)]
+        runs = [it._replace(owner="") if it.owner in lost else it for it in runs]
+        swaps = []
+    return runs, swaps
 
 
-def _uses(swaps: Iterable[Swap], before: places.File, after: places.File, name: str) -> tuple[str, ...]:
-    inner = [it for node in binding.statements(after.tree, name) or () for it in getattr(node, "body", ())]
-    arguments = {it.arg for node in inner for it in ast.walk(node) if isinstance(it, ast.arg)}
-    return tuple(
-        sorted((_loaded(swaps) - bound(*inner) - arguments - set(dir(builtins))) & shape.bound_names(before.tree))
-    )
+def _swap(runs: Sequence[_Run], at: int, before: Text, after: Text) -> Swap | None:
+    """Return the edit that a run is, with the fewest lines around it that make it the only one; None if none do."""
+    run, rows, new_rows = runs[at], before.seen, after.seen
+    most = run.old.start - (runs[at - 1].old.stop if at else 0)
+    most_below = (runs[at + 1].old.start if at + 1 < len(runs) else len(rows)) - run.old.stop
+    old, new = rows[run.old.start : run.old.stop], new_rows[run.new.start : run.new.stop]
+    deep = margin((*old, *new))
+    there = [*around(new_rows, run.new.start, deep)]
+    inside = tuple(it for it in around(rows, run.old.start, deep) if it in there)
+    is_own = run.owner and any(map(str.strip, old)) and any(map(str.strip, new))
+    up = 0 if is_own else next((at for at in range(1, most) if rows[run.old.start - at].strip(f"{EDGE} \t")), most)
+    down = 0 if is_own else next((at for at in range(1, most_below) if rows[run.old.stop + at - 1].strip()), most_below)
+    while True:
+        lines = rows[run.old.start - up : run.old.start], rows[run.old.stop : run.old.stop + down]
+        swap = Swap(tuple(old), tuple(new), tuple(lines[0]), tuple(lines[1]), inside)
+        if before.places(swap) == [run.old.start] and after.places(swap.undone) == [run.new.start]:
+            if not before.places(swap.undone):
+                return swap
+        if (up, down) == (most, most_below):
+            return None
+        up, down = (up + 1, down) if down == most_below or (up <= down and up < most) else (up, down + 1)
 
 
-def _loaded(swaps: Iterable[Swap]) -> set[str]:
-    """Return the names that the new text of edits reads."""
-    loaded: set[str] = set()
-    for swap in swaps:
-        text = f"{swap.new.rstrip()}\n    ...\n" if swap.how == HEADER else swap.new
-        nodes = (node for it in ast.parse(text).body for node in ast.walk(it))
-        loaded |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return loaded
+def _without_code(tree: ast.Module, text: Text) -> set[int]:
+    """Return those lines of a file that are blank, a comment, or a string that is a statement."""
+    inside = inner_lines("\n".join(text.seen[1:-1]))
+    plain = {at for at, row in enumerate(text.seen) if at not in inside and (not row.strip() or row.lstrip()[0] == "#")}
+    texts = (it for it in ast.walk(tree) if isinstance(it, ast.stmt) and _is_text(it))
+    return plain | {line for it in texts for line in range(it.lineno, end(it) + 1)}
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is nothing but a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _shaped(one: Bound, trees: Sequence[ast.Module]) -> Bound:
+    """Return an edit with the shapes of what it changes, and the names that it uses."""
+    if one.target.text:
+        before, after = one.codemod.shapes
+        return one._replace(before=before, after=after)
+    old, new = (shape.find(tree, one.target.function)[0] for tree in trees)
+    loaded = [{it.id for it in ast.walk(node) if isinstance(it, ast.Name)} for node in (old, new)]
+    arguments = {it.arg for it in ast.walk(new) if isinstance(it, ast.arg)}
+    uses = (loaded[1] - loaded[0] - bound(new) - arguments - {*dir(builtins)}) & shape.bound_names(trees[0])
+    return one._replace(before=shape.digest(old), after=shape.digest(new), uses=tuple(sorted(uses)))

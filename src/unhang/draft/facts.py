@@ -10,7 +10,7 @@ from unhang import parameters
 from unhang.codemods.exact import Exact
 from unhang.rewrite import one_file
 from unhang.rewrite.one_file import RewriteError
-from unhang.shapes import binding, shape
+from unhang.shapes import shape
 from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
@@ -36,21 +36,13 @@ def tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Ta
     """Return what the edits do to the files of a release. ``results`` are the shapes that they gave elsewhere."""
     names = {name for target in edits for name in target.parameters}
     with parameters.stood_in(names.difference(parameters.of(names))):
-        filled, refused = {}, {}
-        for target, change in edits.items():
-            try:
-                filled[target] = change.filled(parameters.of(target.parameters))
-            except parameters.Refused as error:
-                refused[target] = str(error)
-        found = _tried(filled, read, results)
-        return found._replace(misfits={**refused, **found.misfits}, in_place={} if refused else found.in_place)
+        return _tried(edits, read, results)
 
 
 def _tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[Target, Collection[str]]) -> Tried:
     shapes: dict[Target, tuple[str, str]] = {}
     files: dict[str, dict[str, str]] = {}
     misfits: dict[Target, str] = {}
-    there: dict[Target, str] = {}
     for file in dict.fromkeys(target.file for target in edits):
         mine = {target: change for target, change in edits.items() if target.file == file}
         data = read(file)
@@ -59,14 +51,12 @@ def _tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[T
             continue
         before, done = data, {}
         for target, change in mine.items():
-            here = _shape(before, target)
-            if here is not None and here in results.get(target, ()):
-                there[target], done[target] = here, (here, here)
-                continue
             try:
-                data, was, now = one_file.exactly(data, target, change)
+                here = one_file.shape_of(shape.text(data, file)[1], target, change)
+                known = change.shapes[1:] if target.text else results.get(target, ())
+                data, was, now = one_file.exactly(data, target, change, here if here in known else None)
                 done[target] = was, now
-            except RewriteError as error:
+            except (RewriteError, ValueError) as error:
                 misfits[target] = str(error)
         shapes.update(done)
         if done.keys() == mine.keys():
@@ -74,14 +64,8 @@ def _tried(edits: Edits, read: Callable[[str], bytes | None], results: Mapping[T
             for index, content in enumerate((before, *written)):
                 row = files.setdefault(hashlib.sha256(content).hexdigest(), {})
                 row.update({target.function: pair[index] for target, pair in done.items()})
-    return Tried(shapes, files, misfits, there if there.keys() == edits.keys() else {})
-
-
-def _shape(data: bytes, target: Target) -> str | None:
-    try:
-        return binding.of(shape.parse(data), target)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    in_place = {target: now for target, (was, now) in shapes.items() if was == now}
+    return Tried(shapes, files, misfits, in_place if in_place.keys() == edits.keys() else {})
 
 
 def document(targets: Sequence[Target]) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Origin(NamedTuple):
     """The number of the pull request, by the end of the title."""
     issue: str = ""
     """The number of the issue that it closes."""
+    source: str = ""
+    """The address that the diff was read from, or its file."""
 
 
 class Commit(NamedTuple):

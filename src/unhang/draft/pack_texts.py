@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unhang import __version__, gate
-from unhang.codemods.exact import ADDED, HEADER
 from unhang.draft.exactly import Bound
 from unhang.draft.origin import Origin
 from unhang.gate import literal
 from unhang.shapes.catalog import UNPROVED, Target
 
-_HEAD = '''"""{fix}: the edits of a diff, as they are. Each is found by its statements, and fits exactly once."""
+_HEAD = '''"""{fix}: the edits of a diff, as they are. Each is found by the lines around it, and fits exactly once."""
 
 from unhang.codemods.exact import Exact, Swap
 
@@ -31,9 +29,14 @@ def pack(name: str) -> str:
     return document({"schema": 1, "name": name, "version": "0.1", "requires-unhang": requires})
 
 
-def upstream(distribution: str, module: str) -> str:
-    """Return the text of an upstream's file; the name of its .dist-info folder states the version."""
-    about = {"import-name": module, "distribution": distribution, "marks": ["__init__.py"], "version": {}}
+def upstream(distribution: str, module: str, is_file: bool, within: str | None) -> str:
+    """Return the text of an upstream's file; the name of its .dist-info folder states the version.
+
+    ``is_file`` is whether it is a module of one file, ``within`` the upstream whose wheels hold it.
+    """
+    marks = [f"{module.rpartition('.')[2]}.py" if is_file else "__init__.py"]
+    about: dict[str, Any] = {"import-name": module, "distribution": distribution, "marks": marks, "version": {}}
+    about |= ({"one-file": True} if is_file else {}) | ({"within": within} if within else {})
     return document({"schema": 1, **about})
 
 
@@ -50,30 +53,33 @@ def manifest(
     targets: Sequence[Target],
     values: Mapping[str, str],
     left: Sequence[str],
+    after: Sequence[str] = (),
 ) -> str:
     """Return the manifest: what a diff says, and nothing that nobody has shown.
 
-    ``values`` become parameters; ``left`` is what of the diff is not in the fix.
+    ``values`` become parameters; ``left`` is what of the diff is not in the fix, ``after`` what it goes on top of.
     """
+    address = origin.source if origin.source.startswith("https://") else ""
     content: dict[str, Any] = {
         "id": fix,
         "title": gate.line(title),
         "grade": UNPROVED,
-        "origin": f"other, {origin.revision or 'a diff'}",
+        "origin": f"other, {address or origin.revision or 'a diff'}",
+        **({"author": [gate.line(name) for name in origin.authors]} if origin.authors else {}),
         "licence": f"{gate.line(notice) or 'That of the upstream'}; the diff's lines are their authors'.",
         "targets": [_target(it) for it in targets],
     }
     if values:
         content["parameters"] = {name: f"in the diff it is {gate.line(value)}" for name, value in values.items()}
+    if after:
+        content["after"] = [*after]
     if left:
         content["left"] = [gate.line(line) for line in left]
     return document(content)
 
 
 def _target(target: Target) -> dict[str, Any]:
-    beside = dict([target.beside]) if target.beside else {}
-    place = {"upstream": target.upstream, "file": target.file, "function": target.function}
-    return {**place, "binding": True, **beside}
+    return {"upstream": target.upstream, "file": target.file, "text" if target.text else "function": target.function}
 
 
 def page(fix: str, title: str, origin: Origin, release: str, left: Sequence[str]) -> str:
@@ -92,35 +98,28 @@ def page(fix: str, title: str, origin: Origin, release: str, left: Sequence[str]
 
 def codemod(fix: str, bound: Sequence[Bound]) -> str:
     """Return the module of the edits. Text of the diff is in it as literals alone."""
-    names = Counter(it.target.function for it in bound)
-    table = "".join(_row(it, is_alone=names[it.target.function] == 1) for it in bound)
-    return _HEAD.format(fix=fix, table=table)
+    return _HEAD.format(fix=fix, table="".join(map(_row, bound)))
 
 
-def _row(bound: Bound, *, is_alone: bool) -> str:
-    target = bound.target
-    key = target.function if is_alone else target.place
+def _row(bound: Bound) -> str:
     swaps = "".join(
-        f"        Swap(\n            {literal(how)},\n{_text(old, 'in the release' if old else '')}"
-        f"{_text(new, 'in the diff')}        ),\n"
-        for how, old, new in bound.swaps
+        f"        Swap(\n{''.join(_rows(name, rows) for name, rows in swap._asdict().items())}        ),\n"
+        for swap in bound.swaps
     )
     uses = f"        uses=[{', '.join(map(literal, bound.uses))}],\n" if bound.uses else ""
-    return f"    {literal(key)}: Exact(\n{swaps}{uses}    ),\n"
+    return f"    {literal(bound.target.place)}: Exact(\n{swaps}{uses}    ),\n"
 
 
-def _text(text: str, comment: str) -> str:
-    """Return a text as literals, one for each line."""
+def _rows(name: str, rows: Sequence[str]) -> str:
+    """Return lines as literals."""
     margin = " " * 12
-    head = f"{margin}# {comment}\n" if comment else ""
-    rows = text.splitlines(keepends=True) or [""]
-    last = len(rows) - 1
-    return head + "".join(f"{margin}{literal(row)}{',' if at == last else ''}\n" for at, row in enumerate(rows))
+    inner = "".join(f"{margin}    {literal(row)},\n" for row in rows)
+    return f"{margin}{name}=({f'{chr(10)}{inner}{margin}' if rows else ''}),\n"
 
 
 def told(bound: Bound) -> str:
-    """Return what a fix does to one name, in one line."""
-    kinds = {ADDED: "added", HEADER: "header"}
-    how = ", ".join(dict.fromkeys(kinds.get(swap.how, "changed") for swap in bound.swaps))
+    """Return what a fix does in one place, in one line."""
     target = bound.target
+    how = "changed" if bound.is_code else "comments, docstrings or blank lines alone"
+    how = f"{how}: {gate.line(bound.swaps[0].told)}" if target.text else how
     return f"{target.upstream}  {target.file}  {target.function}  {bound.before} -> {bound.after}  {how}"

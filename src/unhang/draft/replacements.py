@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import NamedTuple
 
-from unhang.codemods import exact
 from unhang.codemods.base import AnchorError, bound, places
+from unhang.codemods.exact import inner_lines
 from unhang.shapes.outline import header
 from unhang.shapes.shape import Function, digest, has_docstring
 
@@ -222,14 +222,25 @@ def text(source: Source, block: Block) -> str:
     """Return the source of consecutive statements, from the margin on, with the comments between them."""
     if not block:
         return ""
-    return lines(source, exact.above(block[0]), exact.end(block[-1]), block[0].col_offset)
+    return lines(source, above(block[0]), end(block[-1]), block[0].col_offset)
 
 
 def lines(source: Source, first: int, last: int, margin: int) -> str:
     """Return lines of the source without their margin; those that begin inside of a string stay as they are."""
     rows = source.rows[first - 1 : last]
-    inside = exact.inner_lines("".join(f"{row}\n" for row in rows))
+    inside = inner_lines("".join(f"{row}\n" for row in rows))
     return "".join(
         f"{row if number in inside else row[margin:] if not row[:margin].strip() else row.lstrip()}\n"
         for number, row in enumerate(rows, 1)
     )
+
+
+def above(node: ast.AST) -> int:
+    """Return the first line of a statement, its decorators included."""
+    lines = [it.lineno for it in (node, *getattr(node, "decorator_list", ())) if isinstance(it, (ast.stmt, ast.expr))]
+    return min(lines)
+
+
+def end(node: ast.stmt) -> int:
+    """Return the last line of a statement."""
+    return node.end_lineno or node.lineno

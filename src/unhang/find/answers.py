@@ -30,7 +30,8 @@ def names() -> list[str]:
 def in_folder(root: str, module: str) -> Found:
     """Return what is in ``root`` itself, in the form of the probe's answer."""
     package = folder(root, module)
-    init = os.path.join(package, "__init__.py")
+    one = packs.modules().get(module)
+    init = os.path.join(package, f"{module.rpartition('.')[2]}.py" if one and one.is_file else "__init__.py")
     origin = init if os.path.isfile(init) else None
     folders = [package] if os.path.isdir(package) else []
     return {"origin": origin, "folders": folders, "others": []}
@@ -38,7 +39,8 @@ def in_folder(root: str, module: str) -> Found:
 
 def folder(root: str, module: str) -> str:
     """Return the folder of a module below a folder of the import path."""
-    return os.path.join(root, *module.split("."))
+    one = packs.modules().get(module)
+    return os.path.join(root, *(one.parts if one else module.split(".")))
 
 
 def place(found: Found) -> str | None:
@@ -84,7 +86,8 @@ def is_regular(found: Found) -> bool:
 
 def is_installed(module: str, found: Found) -> bool:
     """Return whether the upstream's own package was found."""
-    return is_regular(found) and is_framework(module, os.path.dirname(found["origin"]))
+    is_one = bool(found["origin"]) and packs.modules()[module].is_file
+    return (is_regular(found) or is_one) and is_framework(module, os.path.dirname(found["origin"]))
 
 
 def hidden(module: str, found: Found) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def stated(module: str, folder: str) -> str | None:
 
 def record(root: str, module: str, distribution: str, version: str | None) -> str | None:
     """Return the RECORD in ``root`` that lists the package; a .dist-info folder left by another copy does not."""
-    row = f"\n{module.replace('.', '/')}/__init__.py,"
+    row = f"\n{module.replace('.', '/')}{'' if packs.modules()[module].is_file else '/__init__'}.py,"
 
     def lists_it(path: str) -> bool:
         text = read(path)

@@ -27,7 +27,7 @@ def named(findings: Sequence[Finding], tokens: Iterable[Token]) -> list[Finding]
     tokens = [token for token in tokens if token.generation == generation]
     written = {_function(it) for it in findings if it.verdict.code == ACCEPTED}
     marked = [
-        _marked(it, tokens, it.target.binding and it.verdict.code != ACCEPTED and _function(it) in written)
+        _marked(it, tokens, it.target.exact and it.verdict.code != ACCEPTED and _function(it) in written)
         for it in findings
     ]
     held_back = {_place(finding) for finding in marked if finding.result and not finding.accepted}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs, parameters
+from unhang import parameters
 from unhang.errors import joined
 from unhang.judge import recorded
 from unhang.judge.observe import Observation
@@ -16,14 +16,10 @@ from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 from unhang.suggest import Command, Hint, explain
 
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
     from unhang.codemods.base import Codemod
-    from unhang.codemods.exact import Exact
     from unhang.judge.nearest import Nearest
     from unhang.shapes.shape import Function
 
-    _Entry = TypeVar("_Entry")
 
 NEEDED, APPLIED, FIXED_UPSTREAM = "needed", "applied", "fixed-upstream"
 NOT_AFFECTED, DRIFTED, UNLISTED = "not-affected", "drifted", "unlisted"
@@ -40,8 +36,8 @@ STALE = "stale-bytecode"
 """The code of a function whose source is as it should be, while an import runs bytecode of other code."""
 NO_VALUE = "no-value"
 """The code of a fix whose parameter has no value."""
-HALF = "half-applied"
-"""The code of what is missing of an unproved fix, where the rest of it is in place."""
+NOT_READ = "release-not-read"
+"""The code of lines that are no function, in a release that nobody has read: alone they are no evidence."""
 INCOMPLETE = "incomplete"
 """The code of a fix that has its diff in part alone."""
 OURS = "ours"
@@ -128,24 +124,28 @@ def decide(
     """Return the verdict on one target of one installation. ``releases`` are those of its upstream, by version."""
     if seen.problem is not None:
         return Verdict(DRIFTED, seen.problem, *_problem(seen, seen.problem, installation))
-    if seen.shape is None:
+    known = table.shapes.get((target.fix, target.function, seen.shape or ""))
+    if target.parameters and (known is None or known.state == "affected") and (lacks := _lacking_values(target)):
+        return Verdict(DRIFTED, NO_VALUE, *lacks)
+    if seen.shape is None and not (target.text and seen.data is not None):
         return _absent(target, installation, seen, releases)
-    known = table.shapes.get((target.fix, target.function, seen.shape))
-    if target.parameters and (known is None or known.state == "affected"):
-        if lacks := _lacking_values(target) or _common_values(target, seen, table):
-            return Verdict(DRIFTED, NO_VALUE, *lacks)
     if known is None and past is not None and past.accepted is not None and past.after == seen.shape:
         return _accepted(target.fix, *past.accepted)
     if known is None:
         return _unknown(target, installation, seen, table, releases)
     if known.state == "affected":
+        if target.exact and not seen.on_record:
+            return _affected_elsewhere(target, installation, known, seen, releases, past)
         return _affected(target, known, seen, past)
     if known.state == NO_REWRITE:
         why = joined("the defect is here, and no rewrite is for this function", known.note)
         return Verdict(NEEDED, NO_REWRITE, why, target.workaround)
     is_marked = f"# unhang {target.fix}:".encode() in (seen.data or b"")
-    if known.state == "fixed" and past is not None and (past.patched == seen.sha256 or is_marked):
+    is_ours = past is not None and (past.patched == seen.sha256 or is_marked)
+    if known.state == "fixed" and is_ours:
         return Verdict(APPLIED)  # our rewrite, although it has the shape of upstream's own fix
+    if known.state == OURS and target.exact and not (is_ours or is_marked):
+        return Verdict(FIXED_UPSTREAM)  # upstream has made the diff's own change
     edited = ""
     if known.state == OURS and not seen.on_record and (past is None or past.patched != seen.sha256):
         edited = "edited since: the rest of the file matches no release"
@@ -163,22 +163,6 @@ def _lacking_values(target: Target) -> tuple[str, Hint] | None:
     words = tuple(word for name in missing for word in ("--set", f"{name}=VALUE"))
     why = f"it takes a value from you: {'; '.join(f'{name}, {told[name]}' for name in missing)}"
     return why, Hint("give it, here and in `check`: ", Command("apply", words), f" (or in {parameters.VARIABLE})")
-
-
-def _common_values(target: Target, seen: Observation, table: ShapeTable) -> tuple[str, str] | None:
-    """Return what is said of values that are also texts of a function that needs the fix; None if none is."""
-    from unhang.shapes import binding, shape  # few fixes have parameters
-
-    def digest(values: Mapping[str, str]) -> str | None:
-        return binding.of(shape.parse(seen.data or b""), target, values)
-
-    plain, values = digest({}), parameters.of(target.parameters)
-    known = table.shapes.get((target.fix, target.function, plain or ""))
-    if known is None or known.state != "affected":
-        return None
-    found = [f"{value!r}, for {name}" for name, value in values.items() if digest({name: value}) != plain]
-    why = f"the value {' and '.join(found)}, is in the function's own texts: nobody could tell it from the fix's"
-    return (why, "give one that is not, such as a whole path") if found else None
 
 
 def is_pair(mine: Shape | None, other: Shape | None, digest: str | None) -> bool:
@@ -297,42 +281,25 @@ def codemod(target: Target) -> Codemod:
     """Return the rewrite of a target, from the module that is named after the fix. Does not import LibCST."""
     from unhang.codemods.base import Codemod
 
-    return _entry(target, Codemod)
+    return recorded.entry(target, Codemod)
 
 
-def edits(target: Target) -> Exact:
-    """Return the edits of a target that is a binding, as its codemod has them."""
-    from unhang.codemods.exact import Exact
-
-    return _entry(target, Exact)
-
-
-def exact(target: Target) -> Exact:
-    """Return the edits of a target that is a binding, with the values of its parameters.
-
-    Raises ``parameters.Refused``.
-    """
-    found = edits(target)
-    return found.filled(parameters.of(target.parameters)) if target.parameters else found
-
-
-def _entry(target: Target, kind: type[_Entry]) -> _Entry:
-    """Return what the module of a fix has for a target, which is of this kind."""
-    module = codemods(target.fix)
-    with recorded.blamed(target.fix):
-        every = module.CODEMODS
-        found = every[target.place] if target.place in every else every[target.function]
-        if not isinstance(found, kind):
-            raise TypeError(f"{target.function} has no {kind.__name__}")
-    return found
-
-
-def codemods(fix: str) -> Any:
-    """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
-    import importlib
-
-    with recorded.blamed(fix):
-        return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
+def _affected_elsewhere(
+    target: Target,
+    installation: Installation,
+    known: Shape,
+    seen: Observation,
+    releases: Mapping[str, Release],
+    past: Past | None,
+) -> Verdict:
+    """Return the verdict on what the edits of a diff are for, in a file that is not on record."""
+    tried, hint = _tried_exactly(target, seen)
+    if tried != _MATCHING:
+        return Verdict(DRIFTED, "unknown-shape", tried, hint)
+    if target.text and not target.anywhere and on_record(installation, releases) is None:
+        why = "the lines that the fix changes are here, but nobody has read this release, and alone they say little"
+        return Verdict(UNLISTED, NOT_READ, why, Hint("see whether it fits, and record it: ", _sweep(target.fix)))
+    return _affected(target, known, seen, past)
 
 
 def _affected(target: Target, known: Shape, seen: Observation, past: Past | None) -> Verdict:
@@ -402,10 +369,8 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
     unless the file binds the name to something else.
     """
     what = "the file does not exist" if seen.data is None else "the file does not define the function"
-    if target.binding:
-        beside = f" {' '.join(target.beside)}" if target.beside else ""
-        missing = "the file does not exist" if seen.data is None else f"the file has no place for it{beside}"
-        return gone(target, missing)
+    if target.exact:
+        return gone(target, what)
     release, place = on_record(installation, releases), target.place
     if release is not None and release.shapes.get(place) is not None:
         return gone(target, f"{what}, but release {release.version} has it")
@@ -423,13 +388,6 @@ def gone(target: Target, why: str) -> Verdict:
     """Return the verdict on a function that is missing."""
     hint = f"find out where {target.function} was moved to, or reinstall the package"
     return Verdict(DRIFTED, "function-gone", why, hint)
-
-
-def half(target: Target, there: Target) -> Verdict:
-    """Return the verdict on what is missing of an unproved fix, of which another target is in place."""
-    what = f"{there.function} in {there.file} is as the fix leaves it, and this is not"
-    hint = Hint(_undo(target.fix), ", or reinstall the package, then run ", Command("apply"))
-    return Verdict(DRIFTED, HALF, f"the fix is half in place: {what}", hint)
 
 
 def incomplete(fix: Fix, found: str) -> Verdict:
@@ -454,15 +412,15 @@ def _unknown(
     assert seen.data is not None
     outside = _outside(installation, releases)
     with recorded.blamed(target.fix):
-        if target.binding:
+        if target.exact:
             tried, hint = _tried_exactly(target, seen)
         else:
             (function,) = shapes.find(shapes.parse(seen.data), target.function)
             tried, hint = _tried(codemod(target), function, target.fix, seen)
-    triable, as_is = tried == _MATCHING, tried == _SEEMS_FIXED
+    triable, as_is = tried == _MATCHING and seen.shape is not None, tried == _SEEMS_FIXED
     # The nearest shape never softens the verdict: an edit far from the rewrite can still change what the rewrite does.
     close = near(target, seen.data, table, releases)
-    closest = close.sentence() if close else "" if target.binding else "no known shape is close to it"
+    closest = close.sentence() if close else "" if target.exact else "no known shape is close to it"
     unverified = "a shape nobody has verified"
     if outside is None:
         return Verdict(DRIFTED, "unknown-shape", joined(unverified, tried, closest), hint, close, triable, as_is)
@@ -472,12 +430,12 @@ def _unknown(
 
 def near(target: Target, data: bytes, table: ShapeTable, releases: Mapping[str, Release]) -> Nearest | None:
     """Return the known shape that is closest to the unknown one in these bytes."""
+    if target.text:
+        return None
     from unhang.judge.nearest import nearest  # these import ast and difflib
     from unhang.shapes import shape as shapes
 
     found = shapes.find(shapes.parse(data), target.function)
-    if len(found) != 1:  # a binding that is no function, or several statements
-        return None
     (function,) = found
     return nearest(target, function, data, table, catalog.outlines(target.fix), releases)
 
@@ -522,8 +480,8 @@ def _is_unproved(fix: str) -> bool:
 
 def _look(fix: str) -> Hint:
     if _is_unproved(fix):
-        record = "if a release was shipped so, `unhang sweep` records it in the pack; "
-        return Hint(f"{record}to see what the edits would do, and their token: ", _diff(fix))
+        look = "to see what the edits would do, and their token: ", _diff(fix)
+        return Hint(*look, "; if a release was shipped so, this records it in the pack: ", _sweep(fix))
     return Hint("to see the rewrite and its token (--run tries it too): ", _diff(fix))
 
 
@@ -531,10 +489,14 @@ def _diff(fix: str, *more: str) -> Command:
     return Command("diff", ("--unknown", *more, "--fix", fix))
 
 
+def _sweep(fix: str) -> Command:
+    return Command("sweep", ("--fix", fix))
+
+
 def _by_hand(fix: str) -> Hint:
     if _is_unproved(fix):  # no end state shows anything of it
-        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack: "
-        return Hint(f"{again}`unhang new`, from a diff made on this release")
+        again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack, with "
+        return Hint(f"{again}`new` and a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `{explain(fix)}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 
@@ -567,18 +529,16 @@ def _tried(rewrite: Codemod, function: Function, fix: str, seen: Observation) ->
 
 
 def _tried_exactly(target: Target, seen: Observation) -> tuple[str, str]:
-    """Return as ``_tried`` for a binding, whose edits are those of a diff: nothing tells upstream's own fix."""
+    """Return as ``_tried`` for the edits of a diff: nothing tells upstream's own fix."""
     from unhang.codemods.base import AnchorError
-    from unhang.shapes import shape as shapes
+    from unhang.codemods.exact import Text
+    from unhang.shapes import shape
 
-    data = seen.data or b""
+    rewrite = recorded.edits(target)
     try:
-        rewrite = exact(target)
-        rewrite.plan(shapes.parse(data), target, shapes.decoded(data)[1].split("\n"))
-    except AnchorError as error:
-        return f"the diff's lines are missing or not unique ({error})", _by_hand(target.fix)
-    except ValueError as error:  # a value that is refused, or a file that its text would not give
-        return str(error), _by_hand(target.fix)
+        Text(shape.text(seen.data or b"", target.file)[1]).spots(rewrite.swaps)
+    except (AnchorError, ValueError) as error:  # ValueError: a file that its text would not give
+        return f"the diff's lines are missing or not unique ({target.function}: {error})", _by_hand(target.fix)
     missing = [] if seen.names is None else sorted(rewrite.uses - seen.names)
     if missing:
         return f"{_MATCHING}, but the file does not define or import {', '.join(missing)}", _by_hand(target.fix)

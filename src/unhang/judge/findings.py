@@ -13,17 +13,17 @@ from unhang.errors import UnhangError, joined
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
     APPLIED,
+    DRIFTED,
     NEEDED,
     NOT_AFFECTED,
+    NOT_READ,
     OURS,
     SETTLED,
     Past,
     Verdict,
     decide,
     depending,
-    edits,
     gone,
-    half,
     incomplete,
     is_pair,
     lacking,
@@ -33,6 +33,7 @@ from unhang.judge.observe import Observation, Read, contents, depended, observe,
 from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target
+from unhang.suggest import Command, Hint
 
 PastTable = Mapping[tuple[str, str, str], Sequence[Past]]
 """What the receipt says of each rewritten function, by the file's real path, the fix and the function."""
@@ -191,30 +192,41 @@ def _folder(installation: Installation) -> dict[str, str]:
 
 
 def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Finding]:
-    """Return the findings; of an unproved fix that is in place in part, what is missing is no shape on record.
+    """Return the findings; a function of an unproved fix that is known in a release is evidence for its other lines.
 
-    Where that part is imports alone, without a mark of the fix, upstream or another fix has made them: then they are
-    a part of what is needed, of which nothing is left to write.
+    What another fix that goes on top has changed since is in place.
     """
     groups: dict[tuple[Installation, str], list[Finding]] = {}
     for finding in findings:
         if finding.target.fix in unproved:
             groups.setdefault((finding.installation, finding.target.fix), []).append(finding)
-    changed: dict[tuple[Installation, Target], Verdict] = {}
+    known = {
+        place
+        for place, group in groups.items()
+        if any(not it.target.text and it.verdict.verdict in (NEEDED, *SETTLED) for it in group)
+    }
+    covered: set[tuple[Installation, str]] = set()
     for (place, fix), group in groups.items():
-        there, missing = ([it for it in group if it.verdict.verdict == word] for word in (APPLIED, NEEDED))
-        if there and missing:
-            mark = f"# unhang {fix}:".encode()
-            marked = [it for it in there if mark in (it.seen.data or b"") or not edits(it.target).imports]
-            changed.update(
-                {(place, it.target): half(it.target, marked[0].target) for it in missing}
-                if marked
-                else {(place, it.target): missing[0].verdict for it in there}
-            )
-    return [
-        finding._replace(verdict=changed.get((finding.installation, finding.target), finding.verdict))
-        for finding in findings
-    ]
+        if all(it.verdict.verdict in SETTLED for it in group):
+            covered |= {(place, other) for other in catalog.fix(fix).after}
+
+    def verdict(finding: Finding) -> Verdict:
+        key = finding.installation, finding.target.fix
+        if finding.verdict.code == NOT_READ and key in known:
+            return Verdict(NEEDED, hint=Hint(Command("apply")))
+        if key in covered and finding.verdict.verdict not in SETTLED and finding.seen.data is not None:
+            return Verdict(APPLIED, detail="another fix is on top of it")
+        below = [it for it in (catalog.fix(key[1]).after if key in groups else ()) if not is_in_place(key[0], it)]
+        if below and finding.verdict.verdict == DRIFTED:
+            hint = Hint("apply that first: ", Command("apply", ("--fix", below[0])))
+            return finding.verdict._replace(detail=f"it goes on top of {below[0]}, which is not in place", hint=hint)
+        return finding.verdict
+
+    def is_in_place(place: Installation, fix: str) -> bool:
+        mine = [it for it in findings if (it.installation, it.target.fix) == (place, fix)]
+        return (place, fix) in covered or (bool(mine) and all(it.verdict.verdict in SETTLED for it in mine))
+
+    return [finding._replace(verdict=verdict(finding)) for finding in findings]
 
 
 def _finding(installation: Installation, fix: Fix, target: Target, past: PastTable, look: Look) -> Finding:
@@ -243,7 +255,7 @@ def verdict(
         others = {other: look(installation, other) for other in target.only_with}
         releases = catalog.releases_of(fix.id, target.upstream)
         return lacking(target, found, seen.shape is not None, others, installation, releases)
-    if seen.shape is not None or seen.problem is not None:
+    if seen.shape is not None or seen.problem is not None or target.exact:  # a diff is about this very file
         return found
     if target.set is not None:  # whatever the version says
         return _of_set(fix, target, partial(look, installation)) or found

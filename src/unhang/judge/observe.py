@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import packs
 from unhang.find import metadata
+from unhang.judge.recorded import edits
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import ast
 
     from unhang.shapes.rebound import Again
+    from unhang.shapes.shape import Function
 
 # Far larger than any module of an upstream: such a file is something else, and not worth the memory.
 TOO_LARGE = 16 * 1024 * 1024
@@ -70,7 +72,7 @@ def observe(installation: Installation, target: Target, table: ShapeTable, read:
     if found.data is None or found.problem is not None:
         return found
     seen = observe_target(found.path, found.data, target, table)
-    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.binding):
+    if seen.shape is None and not (seen.problem or seen.detail or seen.on_record or target.exact):
         seen = seen._replace(detail=_of_base(installation, target.file, target.function, found.data, read or contents))
     return seen._replace(real=found.real, link=found.link)
 
@@ -170,7 +172,7 @@ def resolver() -> Callable[[str], str]:
 def _package(path: str) -> str:
     """Return the package beside a `.py` file that an import takes before it; empty if there is none."""
     stem = path[: -len(".py")]
-    if not os.path.isdir(stem):  # nearly always; no folder is listed
+    if not path.endswith(".py") or not os.path.isdir(stem):  # nearly always; no folder is listed
         return ""
     return f"{os.path.basename(stem)}/" if any(name.startswith("__init__.") for name in metadata.names(stem)) else ""
 
@@ -179,6 +181,8 @@ def _extension(path: str) -> str:
     """Return the extension module beside a `.py` file that an import by our Python takes before it; or empty."""
     import _imp
 
+    if not path.endswith(".py"):
+        return ""
     others = (path[: -len(".py")] + suffix for suffix in _imp.extension_suffixes())
     return next((os.path.basename(other) for other in others if os.path.exists(other)), "")
 
@@ -198,7 +202,7 @@ def _is_strange(installation: Installation, content: str, status: os.stat_result
 def observe_target(path: str, data: bytes, target: Target, table: ShapeTable) -> Observation:
     """Return what a file with these bytes contains of a target. Reads nothing."""
     files = table.of_files(target.fix)
-    return _binding(path, data, target, files) if target.binding else observe_bytes(path, data, target.function, files)
+    return _exact(path, data, target, files) if target.exact else observe_bytes(path, data, target.function, files)
 
 
 def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
@@ -221,34 +225,27 @@ def observe_bytes(path: str, data: bytes, function: str, files: Mapping[str, Map
         return _broken(path, data, sha256, error)
 
 
-def _binding(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+def _exact(path: str, data: bytes, target: Target, files: Mapping[str, Mapping[str, str | None]]) -> Observation:
+    """Return what a file contains of a target of a diff: a function, or lines in one of their two states."""
     sha256 = hashlib.sha256(data).hexdigest()
     recorded = files.get(sha256, {})
     if target.function in recorded:
         return Observation(path, data, sha256, recorded[target.function], on_record=True)
 
-    from unhang import parameters
-    from unhang.shapes import binding, rebound, shape
+    from unhang.shapes import rebound, shape
 
     try:
-        tree = shape.parse(data)
-        values = parameters.of(target.parameters)
-        here = binding.statements(tree, target.function)
-        is_one = here is not None and len(here) == 1 and len(shape.find(tree, target.function)) == 1
-        if is_one and (lines := rebound.lines(tree, target.function)):  # several are its shape
+        if target.text:
+            return Observation(path, data, sha256, edits(target).shape(shape.text(data, target.file)[1], target))
+        tree = _tree(data)
+        found, names = shape.find(tree, target.function), shape.bound_names(tree)
+        if len(found) > 1:
+            return _twice(path, data, sha256, found, names)
+        if found and (lines := rebound.lines(tree, target.function)):
             return _again(path, data, sha256, rebound.Again(rebound.REBOUND, lines))
-        found = binding.of(tree, target, values)
-        if target.beside is None and not here and not _took_out(target, data):
-            found = None  # it may be there under another name
-        return Observation(path, data, sha256, found, names=shape.bound_names(tree))
+        return Observation(path, data, sha256, shape.digest(found[0]) if found else None, names=names)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _broken(path, data, sha256, error)
-
-
-def _took_out(target: Target, data: bytes) -> bool:
-    """Return whether a file has the comment of a fix that took a statement out: see ``codemods.exact``."""
-    names = dict.fromkeys((target.function, target.function.rpartition(".")[2]))
-    return any(f"# unhang {target.fix}: without {name}".encode() in data for name in names)
 
 
 def _broken(path: str, data: bytes, sha256: str, error: Exception) -> Observation:
@@ -266,13 +263,18 @@ def _parsed(path: str, data: bytes, sha256: str, function: str) -> Observation:
     names = shape.bound_names(tree)
     found = shape.find(tree, function)
     if len(found) > 1:
-        lines = ", ".join(str(node.lineno) for node in found)
-        return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
+        return _twice(path, data, sha256, found, names)
     if not found:
         return Observation(path, data, sha256, detail=rebound.instead(tree, function), names=names)
     if again := rebound.again(tree, function):
         return _again(path, data, sha256, again)
     return Observation(path, data, sha256, shape.digest(found[0]), names=names)
+
+
+def _twice(path: str, data: bytes, sha256: str, found: Sequence[Function], names: frozenset[str]) -> Observation:
+    """Return what is said of a function that its file defines several times."""
+    lines = ", ".join(str(node.lineno) for node in found)
+    return Observation(path, data, sha256, problem="defined-twice", detail=f"on lines {lines}", names=names)
 
 
 def depended(target: Target, seen: Observation, there: Observation) -> Observation:

@@ -1,13 +1,22 @@
-"""Whether the codemods of packs are those that gave what is on record. They are read, and never imported."""
+"""The codemods of fixes, and whether those of packs are the ones that gave what is on record."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from unhang import packs
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
+
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from unhang.codemods.exact import Exact
+
+    _Entry = TypeVar("_Entry")
 
 
 def path(fix: str) -> str:
@@ -19,6 +28,32 @@ def path(fix: str) -> str:
 def blamed(fix: str) -> packs.Blamed:
     """Return what blames a fix's codemod for an error."""
     return packs.Blamed(catalog.pack_of(fix), path(fix))
+
+
+def edits(target: Target) -> Exact:
+    """Return the edits of a target of an unproved fix."""
+    from unhang.codemods.exact import Exact
+
+    return entry(target, Exact)
+
+
+def entry(target: Target, kind: type[_Entry]) -> _Entry:
+    """Return what the module of a fix has for a target, which is of this kind."""
+    module = codemods(target.fix)
+    with blamed(target.fix):
+        every = module.CODEMODS
+        found = every[target.place] if target.place in every else every[target.function]
+        if not isinstance(found, kind):
+            raise TypeError(f"{target.function} has no {kind.__name__}")
+    return found
+
+
+def codemods(fix: str) -> Any:
+    """Return the module of a fix's rewrites. Does not import LibCST. Raises UnhangError ``bad-pack`` for another's."""
+    import importlib
+
+    with blamed(fix):
+        return importlib.import_module(packs.module(catalog.pack_of(fix), "codemods", fix))
 
 
 def digests(data: bytes, file: str) -> str:

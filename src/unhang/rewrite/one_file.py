@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import parameters
 from unhang.errors import UnhangError, told
-from unhang.judge.decide import codemod, exact
-from unhang.shapes import binding, excerpt, shape
+from unhang.judge import recorded
+from unhang.judge.decide import codemod
+from unhang.shapes import excerpt, shape
 from unhang.shapes.catalog import Target
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
     from unhang.codemods.base import AnchorError
 
     target = step.target
-    if target.binding:
+    if target.exact:
         try:
-            return exactly(data, target, exact(target), step.result)
+            return exactly(data, target, recorded.edits(target), step.result)
         except parameters.Refused as error:
             raise RewriteError(target, str(error)) from error
     change = codemod(target)
@@ -107,46 +108,64 @@ def _one(data: bytes, step: Step) -> tuple[bytes, str, str]:
 
 
 def exactly(data: bytes, target: Target, change: Exact, result: str | None = None) -> tuple[bytes, str, str]:
-    """Return a file after the edits of a binding, and its shape before and after, which ``result`` gives if known.
+    """Return a file after the edits of a diff, and the shape of their target before and after.
 
-    A binding that has this shape already stays as it is: another fix may have imported the same name.
-
-    Raises RewriteError as ``rewrite`` does.
+    A target that has the shape ``result`` already stays as it is. Raises RewriteError as ``rewrite`` does.
     """
-    from unhang.codemods import splice
     from unhang.codemods.base import AnchorError
 
     encoding, text = _decoded(data, target)
-    rows = splice.lines(text)
-    tree = _tree(data, target)
-    if result is not None and binding.of(_tree(data, target), target, parameters.of(target.parameters)) == result:
+    before = shape_of(text, target, change)
+    if result is not None and before == result:
         return data, result, result
-    before = binding.of(_tree(data, target) if target.parameters else tree, target)
-    missing = sorted(change.uses - shape.bound_names(tree))
-    if before is None or missing:
-        where = f"there is no place for {target.function}"
-        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}" if missing else where)
+    is_module = target.file.endswith(".py")
+    tree = _tree(data, target) if change.uses else None
+    missing = sorted(change.uses - shape.bound_names(tree)) if tree else ()
+    if missing:
+        raise RewriteError(target, f"the file does not define or import {', '.join(missing)}")
     try:
-        edits = change.plan(tree, target, rows)
+        plain = change.edited(text, target, "")
+        marked = change.edited(text, target, f"# unhang {target.fix}: unproved") if is_module else plain
     except AnchorError as error:
         raise RewriteError(target, f"the diff's lines are missing or not unique ({error})") from error
-    newline = next((row[len(row.rstrip("\r\n")) :] for row in rows), "") or "\n"
-    for first, last, lines in reversed(edits):
-        if last == len(rows) and rows[-1] == rows[-1].rstrip("\r\n"):
-            rows[-1] += newline
-        rows[first - 1 : last] = [f"{line}{newline}" for line in lines]
-    new = _encoded("".join(rows), encoding, target)
-    _compile(new, target)
-    again = _tree(new, target)
-    with suppress(AnchorError):
-        change.plan(again, target, rows)
-        raise RewriteError(target, "a second pass would change the result again")
-    after = binding.of(again, target, parameters.of(target.parameters))
-    if after is None or (result is not None and after != result):
-        names = ", ".join(target.parameters)
-        taken = f"; a value of {names} may be one that is there anyway, or that its string cannot hold" if names else ""
-        raise RewriteError(target, f"the result has shape {after}, but {result} is on record{taken}")
+    after = shape_of(plain, target, change)
+    if before is None or after is None or before == after or (result is not None and after != result):
+        raise RewriteError(target, f"the result has shape {after}, but {result or 'another'} is on record")
+    new = _encoded(marked if _is_same(marked, plain) else plain, encoding, target)
+    if is_module and not is_newer(new):
+        _compile(new, target)
     return new, before, after
+
+
+def shape_of(text: str, target: Target, change: Exact) -> str | None:
+    """Return the shape of a target of a diff's edits in a file; None if it is there in several places, or in none."""
+    if target.text:
+        return change.shape(text, target)
+    try:
+        found = shape.find(shape.parse(text), target.function)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return shape.digest(found[0]) if len(found) == 1 else None
+
+
+def _is_same(marked: str, plain: str) -> bool:
+    """Return whether comments have changed nothing of a module."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return ast.dump(shape.parse(marked)) == ast.dump(shape.parse(plain))
+    return False
+
+
+def is_newer(data: bytes) -> bool:
+    """Return whether a module has syntax that is newer than our own Python, and that LibCST reads."""
+    try:
+        shape.parse(data)
+    except (SyntaxError, ValueError, RecursionError):
+        import libcst as cst
+
+        with suppress(cst.ParserSyntaxError, UnicodeDecodeError):
+            cst.parse_module(data)
+            return True
+    return False
 
 
 def _tree(data: bytes, target: Target) -> ast.Module:
@@ -201,9 +220,9 @@ def _compile(data: bytes, target: Target) -> None:
 
 
 def _decoded(data: bytes, target: Target) -> tuple[str, str]:
-    """Return a file's encoding and text, as ``shape.decoded``."""
+    """Return a file's encoding and text, as ``shape.text``."""
     try:
-        return shape.decoded(data)
+        return shape.text(data, target.file)
     except ValueError as error:
         raise RewriteError(target, str(error)) from error
 
@@ -215,7 +234,7 @@ def _encoded(text: str, encoding: str, target: Target) -> bytes:
     except UnicodeEncodeError as error:
         lacking = text[error.start : error.end]
         raise RewriteError(target, f"the file is in {encoding}, which does not have {lacking!r}") from error
-    if _decoded(data, target)[0] != encoding:
+    if target.file.endswith(".py") and _decoded(data, target)[0] != encoding:
         raise RewriteError(target, f"the file is in {encoding}, and would no longer say so")
     return data
 

@@ -1,4 +1,4 @@
-"""The lines of single functions and other statements in a file: named by a digest, and put back, to the byte."""
+"""The lines of single functions and of a diff's edits in a file: named, and put back, to the byte."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import ast
 import codecs
 import hashlib
 import io
-import re
 import tokenize
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.shapes import binding, excerpt, shape
+from unhang.codemods.exact import Swap, Text
+from unhang.shapes import excerpt, shape
 
 _ENDS = b"\r\n"
 _MARK = b"# unhang "
-_ADDED = re.compile(rb"[ \t]*# unhang [\w-]+: added (after|before) ")
-"""The comment above what a fix adds: see ``codemods.exact``."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 """What a file raises that does not parse, or lacks a function."""
 
@@ -31,7 +29,7 @@ class Lines(NamedTuple):
     """The index after the last one."""
     text: bytes
     """Without the end of the last line: what follows the function may come or go."""
-    function: ast.stmt
+    function: shape.Function
 
     @property
     def digest(self) -> str:
@@ -40,13 +38,13 @@ class Lines(NamedTuple):
 
 
 def of(data: bytes, names: Collection[str]) -> Mapping[str, Lines]:
-    """Return the lines of those functions, imports, assignments or classes that a file has exactly once.
+    """Return the lines of those functions that a file has exactly once.
 
     Raises one of UNREADABLE if the file does not parse.
     """
     tree, rows = _parsed(data), _rows(data)
-    found = {name: shape.find(tree, name) or binding.statements(tree, name) or () for name in names}
-    return {name: _place(rows, nodes[0], name) for name, nodes in found.items() if len(nodes) == 1}
+    found = {name: shape.find(tree, name) for name in names}
+    return {name: _place(rows, nodes[0]) for name, nodes in found.items() if len(nodes) == 1}
 
 
 def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
@@ -58,33 +56,44 @@ def expected(data: bytes, shapes: Mapping[str, str]) -> Mapping[str, Lines]:
     rows = _rows(data)
     text = [row.decode(encoding.removesuffix("-sig")) for row in rows]
     found = {name: excerpt.find(text, name, wanted) for name, wanted in shapes.items()}
-    places = {name: _place(rows, node, name) for name, node in found.items() if node is not None}
+    places = {name: _place(rows, node) for name, node in found.items() if node is not None}
     return places if len(places) == len(shapes) else of(data, shapes)
 
 
-def _place(rows: Sequence[bytes], node: ast.stmt, name: str) -> Lines:
-    first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
-    end = node.end_lineno or 0
+def _place(rows: Sequence[bytes], node: shape.Function) -> Lines:
+    first = min(part.lineno for part in (node, *node.decorator_list)) - 1
     above = first
     while above and rows[above - 1].lstrip().startswith(b"#"):  # the comments that a fix brings are below its mark
         above -= 1
         first = above if rows[above].lstrip().startswith(_MARK) else first
-    only = binding.reduced(node, name.rpartition(".")[2])
-    return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), only)
+    end = node.end_lineno or 0
+    return Lines(first, end, b"".join(rows[first:end]).rstrip(_ENDS), node)
 
 
 def put_back(data: bytes, plain: bytes, names: Collection[str]) -> bytes:
-    """Return a file with these functions, or other statements, as `plain` has them: without those that it lacks.
+    """Return a file with these functions as `plain` has them.
 
-    Raises ValueError if the file lacks one, or if `plain` has it in several places, and as `of`.
+    Raises ValueError if one of the two has one in several places, or in none, and as `of`.
     """
+    if not names:
+        return data
     now, then = of(data, names), of(plain, names)
-    ours = (name for name, place in now.items() if _ADDED.match(place.text))
-    added = {name for name in ours if name not in then and not binding.statements(_parsed(plain), name)}
-    if not (now.keys() == set(names) == then.keys() | added):
+    if not (now.keys() == set(names) == then.keys()):
         raise ValueError("a function is not defined exactly once")
-    now = {name: _documented(data, place, name) if name in added else place for name, place in now.items()}
-    return replaced(data, now, {name: _with_comments(data, now[name], plain, it) for name, it in then.items()})
+    return replaced(data, now, then)
+
+
+def is_edited(data: bytes, file: str, swaps: Sequence[Swap], fix: str) -> bool | None:
+    """Return whether the edits of a diff are in a file in part alone; None if all of them are. Raises ValueError."""
+    text = Text(shape.text(data, file)[1])
+    there = [len(text.marked(it.undone, f"# unhang {fix}: ")) == 1 for it in swaps]
+    return None if all(there) else any(there)
+
+
+def undone(data: bytes, file: str, swaps: Sequence[Swap], fix: str) -> bytes:
+    """Return a file without these edits of a fix, and its marks. Raises AnchorError; ValueError if it is no text."""
+    encoding, text = shape.text(data, file)
+    return Text(text).edited([it.undone for it in swaps], without=f"# unhang {fix}: ").encode(encoding)
 
 
 def is_tidied(data: bytes, plain: bytes, name: str, ours: Collection[str]) -> bool:
@@ -94,9 +103,7 @@ def is_tidied(data: bytes, plain: bytes, name: str, ours: Collection[str]) -> bo
     it has the shape that it has in ``plain``. Raises as `put_back`.
     """
     back = of(put_back(data, plain, {name}), {name})
-    now, then = of(data, {name})[name], of(plain, {name}).get(name)
-    if then is None:
-        return name not in back and words(now) <= {*ours}
+    now, then = of(data, {name})[name], of(plain, {name})[name]
     is_same = name in back and shape.digest(back[name].function) == shape.digest(then.function)
     return is_same and words(now) <= {*words(then), *ours}
 
@@ -114,54 +121,13 @@ def words(place: Lines | None) -> set[str]:
     return {" ".join(text.split()) for text in found} - {""}
 
 
-def _documented(data: bytes, place: Lines, name: str) -> Lines:
-    """Return a statement's lines with the strings after it that document it."""
-    for block in binding.blocks(binding.scope(_parsed(data), name) or []):
-        for at, node in enumerate(block):
-            if node.end_lineno == place.end:
-                return place._replace(end=block[binding.documented(block, at) - 1].end_lineno or place.end)
-    return place
-
-
-def _with_comments(data: bytes, now: Lines, plain: bytes, then: Lines) -> Lines:
-    """Return lines with the comments above them in whose place an edit has brought others."""
-    rows, first = _rows(plain), then.first
-    if now.text.lstrip().startswith(_MARK):
-        above = _commented(rows, first), now.first - _commented(_rows(data), now.first)
-        first = min(first, above[0] + above[1])
-    return then._replace(first=first, text=b"".join(rows[first : then.end]).rstrip(_ENDS))
-
-
-def _commented(rows: Sequence[bytes], first: int) -> int:
-    """Return the index of the first comment of those right above a line."""
-    while first and rows[first - 1].lstrip().startswith(b"#"):
-        first -= 1
-    return first
-
-
 def replaced(data: bytes, now: Mapping[str, Lines], then: Mapping[str, Lines]) -> bytes:
-    """Return a file that has the functions ``now`` with the lines that they have ``then``, if it has them then."""
+    """Return a file that has the functions ``now`` with the lines that they have ``then``."""
     rows = _rows(data)
     for name, place in sorted(now.items(), key=lambda item: item[1].first, reverse=True):
-        if name not in then:
-            first, end = _with_space(rows, place)
-            del rows[first:end]
-        else:
-            last = rows[place.end - 1]
-            rows[place.first : place.end] = [then[name].text + last[len(last.rstrip(_ENDS)) :]]
+        last = rows[place.end - 1]
+        rows[place.first : place.end] = [then[name].text + last[len(last.rstrip(_ENDS)) :]]
     return data[: _bom(data)] + b"".join(rows)
-
-
-def _with_space(rows: Sequence[bytes], place: Lines) -> tuple[int, int]:
-    """Return the lines of a statement that we added, with the blank ones that set it apart from its neighbour."""
-    first, end = place.first, place.end
-    if b" after " in rows[first]:
-        while first and not rows[first - 1].strip():
-            first -= 1
-    else:
-        while end < len(rows) and not rows[end].strip():
-            end += 1
-    return first, end
 
 
 _parsed = lru_cache(maxsize=2)(shape.parse)  # who puts functions back reads the same two files before or after

@@ -101,7 +101,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         if not finding.settled and not is_to_rewrite(finding) and finding.source is None:
             _block(blocked, finding, finding.verdict.detail, finding.verdict.hint)
     for finding in findings:
-        if finding.to_write and finding.target.binding and (other := _in_place(finding, findings)):
+        if finding.to_write and finding.target.exact and (other := _in_place(finding, findings)):
             why = f"{other} is in place in this function, and no result of both is on record: this would hide it"
             _block(
                 blocked, finding, why, f"make one fix of both diffs; or revert {other}, and leave it out from then on"
@@ -137,7 +137,7 @@ def _in_place(finding: Finding, findings: Iterable[Finding]) -> str | None:
         (
             it.target.fix
             for it in findings
-            if it.verdict.verdict == APPLIED and it.target.binding and it.target.fix != finding.target.fix
+            if it.verdict.verdict == APPLIED and it.target.exact and it.target.fix != finding.target.fix
             and (it.seen.place, it.target.function) == here
         ),
         None,
@@ -166,7 +166,7 @@ def shared_function(findings: Iterable[Finding]) -> UnhangError | None:
     """Return the error ``fixes-collide`` if fixes of two packs rewrite one function. Nothing is rewritten."""
     first: dict[tuple[str, str], str] = {}
     for path, group in _by_path(findings).items():
-        for target in (finding.target for finding in group):
+        for target in (finding.target for finding in group if not finding.target.text):
             other = first.setdefault((path, target.function), target.fix)
             if catalog.pack_of(other) != catalog.pack_of(target.fix):
                 return _collide((other, target.fix), f"both change {target.function}", path)
@@ -215,6 +215,7 @@ def _planned(path: str, group: Sequence[Finding], original: Original | None) -> 
         failed = next((finding for finding in group if finding.target == error.target), first)
         place = failed.target.function, failed.target.fix
         others = [it.target.fix for it in group if it.target.function == place[0] and it.target.fix != place[1]]
+        others = [] if failed.target.text else others
         beside = f"{' and '.join(others)} rewrites this function too, and no result of both is on record: "
         return _Failure(failed, f"{beside if others else ''}{error}")
     rewritten = (

@@ -41,10 +41,12 @@ class Target(NamedTuple):
     """The name of the targets that this one belongs to, where the fix has others in their place for other releases."""
     only_with: tuple[Target, ...] = ()
     """Other functions of the upstream: only in a copy that has one of them is this one wrong."""
-    binding: bool = False
-    """Whether it is what binds this name in its module or class, be it a function or not: see ``shapes.binding``."""
-    beside: tuple[str, str] | None = None
-    """Where a name goes that is not bound: ``after`` or ``before``, and the name beside it."""
+    exact: bool = False
+    """Whether its edits are lines of a diff: see ``codemods.exact``."""
+    text: bool = False
+    """Whether it is no function, but such lines alone; its name is ``line-12``, as the release was that has them."""
+    anywhere: bool = False
+    """Whether these lines alone say that a release needs them, be it on record or not."""
     parameters: tuple[str, ...] = ()
     """The names of the values that its edits take from the user."""
     workaround: str = ""
@@ -88,6 +90,11 @@ class Fix(NamedTuple):
         """What a job must be set to, or do, for the defect to strike: ``only with ...``; empty if that is not known."""
         found: str = self.manifest.get("when", "")
         return found
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The fixes that were in place when it was begun: it goes on top of them."""
+        return tuple(self.manifest.get("after", ()))
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -215,8 +222,9 @@ def _check(name: str, manifest: Mapping[str, Any], targets: Sequence[Target], pa
         if upstream is None:
             raise packs.bad(path, f"{target.upstream} is an upstream of no pack in effect")
         parts = target.file.split("/")
-        if parts[: len(upstream.parts)] != upstream.parts or not all(parts) or {"", ".", ".."} & {*parts}:
-            raise packs.bad(path, f"{target.file} is not below {'/'.join(upstream.parts)}, {upstream.name}'s package")
+        if not upstream.holds(target.file) or {"", ".", ".."} & {*parts}:
+            where = upstream.module.replace(".", "/")
+            raise packs.bad(path, f"{target.file} is not below {where}, {upstream.name}'s package")
 
 
 def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -228,11 +236,10 @@ def targets(fix: str, manifest: Mapping[str, Any]) -> tuple[Target, ...]:
 
         depends_on = other(item["depends-on"]) if "depends-on" in item else None
         only_with = tuple(map(other, item.get("only-with", ())))
-        beside = next(((how, item[how]) for how in ("after", "before") if how in item), None)
         return Target(
-            fix, item["upstream"], item["file"], item["function"], depends_on, item.get("set"), only_with,
-            "binding" in item, beside, tuple(manifest.get("parameters", ())), item.get("workaround", ""),
-            item.get("not-affected", ""),
+            fix, item["upstream"], item["file"], item.get("function") or item["text"], depends_on, item.get("set"),
+            only_with, manifest["grade"] == UNPROVED, "text" in item, "any-release" in item,
+            tuple(manifest.get("parameters", ())), item.get("workaround", ""), item.get("not-affected", ""),
         )  # fmt: skip
 
     return tuple(map(target, manifest["targets"]))

@@ -40,6 +40,16 @@ def decoded(data: bytes) -> tuple[str, str]:
     return encoding, text
 
 
+def text(data: bytes, file: str) -> tuple[str, str]:
+    """Return as ``decoded`` what a file of a package is: what is no module is UTF-8, or bytes as Latin-1 has them."""
+    if file.endswith(".py"):
+        return decoded(data)
+    try:
+        return "utf-8", data.decode()
+    except UnicodeDecodeError:
+        return "latin-1", data.decode("latin-1")
+
+
 def parse(data: bytes | str) -> ast.Module:
     """Return the AST of a module, given by its bytes, or by its text, in which nothing says how it is encoded.
 

@@ -48,6 +48,8 @@ class Fixed(NamedTuple):
     """The pack of the fix, and its version; None for unhang's own."""
     values: str | None = None
     """The values of its parameters, ``NAME=VALUE`` one a line; None if it has none."""
+    edits: tuple[tuple[tuple[str, ...], ...], ...] | None = None
+    """The edits of a diff as they were written, each as a ``codemods.exact.Swap``; None of a function."""
     words: str | None = None
     """The comments and docstrings that it brought, one a line, but for marks; None if it has none, or from before."""
 
@@ -239,6 +241,13 @@ def _entry(value: Any, root: str) -> Entry:
     return entry
 
 
+def _edit(value: Any) -> tuple[tuple[str, ...], ...]:
+    parts = tuple(map(tuple, value)) if type(value) is list and {*map(type, value)} == {list} else ()
+    if len(parts) != 5 or any(type(row) is not str or "\n" in row for part in parts for row in part):
+        raise ValueError("an edit is not described by its lines")
+    return parts
+
+
 def _links(content: dict[str, Any]) -> dict[str, str]:
     if "links" not in content:
         return {}
@@ -259,6 +268,8 @@ def _fixed(value: Any) -> Fixed:
         fixed = fixed._replace(pack=field(value, "pack", str))
         if not re.fullmatch(r"[a-z0-9-]{1,40} [a-z0-9.+]{1,60}", fixed.pack or "", re.A):
             raise ValueError(f"{fixed.pack!r} is no pack")
+    if "edits" in value:
+        fixed = fixed._replace(edits=tuple(map(_edit, field(value, "edits", list))))
     for key in value.keys() & {"values", "words"}:
         fixed = fixed._replace(**{key: field(value, key, str)})
         if not all(map(str.isprintable, value[key].split("\n"))):

@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from unhang import packs
+from unhang.codemods.base import AnchorError
+from unhang.codemods.exact import Swap
 from unhang.errors import UnhangError
 from unhang.find import metadata
 from unhang.judge.decide import MARK, OURS
@@ -74,8 +76,8 @@ def look(entry: Entry) -> Remains:
     is_release = bool(old and new) or version == entry.version
     if sha256(now) == entry.patched:
         return Remains(entry, now, intact=entry.fixes, is_release=is_release)
-    states = _states(entry, now)
-    intact, edited = (tuple(fixed for fixed in entry.fixes if states[fixed] is state) for state in (True, False))
+    left = states(entry, now)
+    intact, edited = (tuple(fixed for fixed in entry.fixes if left[fixed] is state) for state in (True, False))
     absent = "" if intact or edited else f"none of our changes is in {entry.path} now"
     return Remains(entry, now, absent, intact=intact, edited=edited, is_release=is_release)
 
@@ -113,8 +115,12 @@ def put_back(entry: Entry, now: bytes, plain: bytes, fixes: Iterable[Fixed]) -> 
     Raises UnhangError `bad-receipt` if it has not, as a forged receipt may.
     """
     try:
-        return own_lines.put_back(now, plain, {fixed.function for fixed in fixes})
-    except UNREADABLE as error:
+        fixes = list(fixes)
+        for fixed in fixes:
+            if fixed.edits:
+                now = own_lines.undone(now, fixed.file, swaps(fixed), fixed.fix)
+        return own_lines.put_back(now, plain, {fixed.function for fixed in fixes if not fixed.edits})
+    except (*UNREADABLE, AnchorError) as error:
         path = os.path.join(folder(entry.root), RECEIPT)
         raise bad(path, f"the original bytes of {entry.path} lack a function that it names") from error
 
@@ -124,33 +130,46 @@ def signed(entry: Entry, plain: bytes, after: bytes) -> Entry:
 
     Without the digests, if putting these lines back is not all of it.
     """
-    before = {fixed.function: fixed.before for fixed in reversed(entry.fixes)}  # that of the first of several
+    functions = [fixed for fixed in entry.fixes if not fixed.edits]
+    before = {fixed.function: fixed.before for fixed in reversed(functions)}  # that of the first of several
     lines: dict[str, str] = {}
     words: dict[str, str] = {}
-    with suppress(*UNREADABLE):
-        now = own_lines.expected(after, {fixed.function: fixed.after for fixed in entry.fixes})
-        then = own_lines.expected(plain, before)
-        if now.keys() == before.keys() and own_lines.replaced(after, now, then) == plain:
+    is_all = False
+    with suppress(*UNREADABLE, AnchorError):
+        bare = after
+        for fixed in reversed(entry.fixes):
+            bare = own_lines.undone(bare, fixed.file, swaps(fixed), fixed.fix) if fixed.edits else bare
+        shapes = {fixed.function: fixed.after for fixed in functions}
+        if functions:
+            now, then = own_lines.expected(after, shapes), own_lines.expected(plain, before)
+            bare = own_lines.replaced(bare, own_lines.expected(bare, shapes), then)
+        is_all = bare == plain
+        if is_all and functions:
             lines = {name: place.digest for name, place in now.items()}
             brought = {name: own_lines.words(it) - own_lines.words(then.get(name)) for name, it in now.items()}
             words = {name: "\n".join(sorted(filter(str.isprintable, texts))) for name, texts in brought.items()}
 
     def signed_(fixed: Fixed) -> Fixed:
+        if fixed.edits:
+            return fixed if is_all else fixed._replace(edits=())
         return fixed._replace(lines=lines.get(fixed.function), words=words.get(fixed.function) or None)
 
     return entry._replace(fixes=tuple(map(signed_, entry.fixes)))
 
 
-def _states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
+def states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
     """Return for each fix whether its function is ours (True), ours and edited (False), or not ours now (None)."""
+    functions = {fixed.function for fixed in entry.fixes if fixed.edits is None}
     try:
-        places = own_lines.of(now, {fixed.function for fixed in entry.fixes})
+        places = own_lines.of(now, functions) if functions else {}
     except UNREADABLE:
         return dict.fromkeys(entry.fixes, False)  # broken by an edit, which must not be lost
     is_recorded = _is_recorded(entry)
 
     def state(fixed: Fixed) -> bool | None:
         mark, place = f"# unhang {fixed.fix}:".encode(), places.get(fixed.function)
+        if fixed.edits is not None:
+            return _is_undoable(fixed, now, mark)
         if place is None:
             return False if mark in now else None
         if place.digest == fixed.lines:
@@ -162,6 +181,19 @@ def _states(entry: Entry, now: bytes) -> dict[Fixed, bool | None]:
         return _is_tidied(entry, fixed, now)
 
     return {fixed: state(fixed) for fixed in entry.fixes}
+
+
+def _is_undoable(fixed: Fixed, now: bytes, mark: bytes) -> bool | None:
+    """Return as ``states`` for the edits of a diff."""
+    with suppress(ValueError):
+        in_part = own_lines.is_edited(now, fixed.file, swaps(fixed), fixed.fix) if fixed.edits else mark in now
+        return True if in_part is None else False if in_part or mark in now else None
+    return False
+
+
+def swaps(fixed: Fixed) -> list[Swap]:
+    """Return the edits of a diff as they were written."""
+    return [Swap(*it) for it in fixed.edits or ()]
 
 
 def _is_ours_alone(fixed: Fixed) -> bool:
@@ -183,7 +215,7 @@ def _is_tidied(entry: Entry, fixed: Fixed, now: bytes) -> bool:
 def _is_listed(entry: Entry, record: str, now: bytes) -> bool:
     """Return whether a RECORD lists the file as it is now, in a row that an installer wrote."""
     data, name = links.read_record(record) or b"", entry.relative.replace(os.sep, "/")
-    return MARK not in now and dist_info.lists(data, name, now)
+    return MARK not in now and sha256(now) != entry.patched and dist_info.lists(data, name, now)
 
 
 def _is_recorded(entry: Entry) -> bool:

@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 from unhang.errors import UnhangError, joined
 from unhang.find.bytecode import caches
+from unhang.judge import recorded
 from unhang.judge.observe import below_package, placed
 from unhang.records import Request, Search
 from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
 from unhang.store import disk, links, pristine, receipt, state, untrusted, write
 from unhang.store.disk import Content
 from unhang.store.receipt import Entry, Fixed, Receipt, sha256
-from unhang.store.remains import Remains, living, look, put_back, signed
+from unhang.store.remains import Remains, living, look, put_back, signed, states
 from unhang.store.roots import locked
 from unhang.store.transaction import FileChange
 from unhang.suggest import Command, Hint, complete, hinted
@@ -202,14 +204,19 @@ def _plan_file(entries: tuple[Entry, ...], request: Request, force: bool) -> _Fi
         return _FileRevert(entries, refused=_refusal(live, edited, request))
     try:
         plain = pristine.read(entry)
-        shared = {fixed.function for fixed in kept}  # two fixes may have added one import
-        ours = [fixed for fixed in there if fixed not in kept and fixed.function not in shared]
+        ours = [fixed for fixed in there if fixed not in kept]
         is_exact = live.whole or edited
         after = _without(plain, entry, kept) if is_exact else put_back(entry, now, plain, ours)
     except UnhangError as error:
         if error.code != "bad-receipt":
             raise
         return _FileRevert(entries, refused=hinted(error, request))
+    if lost := [fixed.fix for fixed in kept if fixed.edits and not states(entry, after)[fixed]]:
+        names = dict.fromkeys(fixed.fix for fixed in there)
+        whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
+        message = f"{lost[0]} cannot be kept: it is on top of what would be taken back"
+        hint = complete(Hint("take all of it back: ", whole), request)
+        return _FileRevert(entries, refused=UnhangError("cannot-keep", message, path=entry.path, hint=hint))
     entry = next((it.entry for it in found if it.entry.pristine == sha256(after)), entry)
     remaining = tuple(one for one in entries if one.pristine != sha256(after))
     if kept and is_exact:
@@ -301,16 +308,19 @@ def _without(original: bytes, entry: Entry, kept: tuple[Fixed, ...]) -> bytes:
 
     names = dict.fromkeys(fixed.fix for fixed in entry.fixes)
     whole = Command("revert", tuple(word for name in names for word in ("--fix", name)))
-    steps = []
+    done: dict[Target, str] = {}
     for fixed in kept:
         if is_gone(fixed):
             message = f"{fixed.fix} cannot be kept: its pack, {fixed.pack}, is not in effect"
             hint = Hint("name the pack with --pack; or revert all fixes of this file: run ", whole)
             raise UnhangError("cannot-keep", message, path=entry.path, hint=hint)
         targets = {(target.file, target.function): target for target in catalog.fix(fixed.fix).targets}
-        steps.append(Step(targets[fixed.file, fixed.function], fixed.after))
+        # what another fix had done already is to be done
+        texts = (it for it in targets.values() if it.text and it.file == fixed.file and it not in done)
+        done |= {it: recorded.edits(it).shapes[1] for it in texts}
+        done[targets[fixed.file, fixed.function]] = fixed.after
     try:
-        return rewrite(original, steps).data
+        return rewrite(original, [Step(*it) for it in done.items()]).data
     except RewriteError as error:
         hint = Hint("revert all fixes of this file: run ", whole, ", then apply the ones to keep")
         message = f"{error.target.fix} cannot be kept: {error}"
@@ -328,7 +338,7 @@ def _check_known(entry: Entry) -> None:
     targets = {(target.fix, target.upstream, target.file) for fix in catalog.fixes().values() for target in fix.targets}
     for fixed in entry.fixes:
         if is_gone(fixed):  # its place is checked as that of any other
-            if not untrusted.is_plain(fixed.file) or not fixed.file.endswith(".py"):
+            if not untrusted.is_plain(fixed.file):
                 raise _bad(entry, f"the receipt names {fixed.file}, which is not a file of a package", _HINT)
         elif (fixed.fix, entry.upstream, fixed.file) not in targets:
             what = f"{fixed.fix} in {entry.upstream}'s {fixed.file}"

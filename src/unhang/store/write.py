@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from unhang import parameters
 from unhang.errors import UnhangError
 from unhang.find.bytecode import cached, caches, compiler
+from unhang.judge import recorded
 from unhang.judge.decide import MARK
 from unhang.records import Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
-from unhang.shapes import catalog
+from unhang.shapes import catalog, shape
 from unhang.store import bytecode, disk, dist_info, links, pristine, receipt, state
 from unhang.store.receipt import Entry, Fixed, Receipt
 from unhang.store.remains import living, look, rebased, signed
@@ -164,15 +165,18 @@ def _entry(file: FilePlan, root: str) -> Entry:
         patched=receipt.sha256(file.after),
         record=record,
         record_row=row,
-        fixes=tuple(map(_fixed, file.steps)),
+        fixes=tuple(_fixed(step, file.after) for step in file.steps),
     )
 
 
-def _fixed(step: Rewritten) -> Fixed:
+def _fixed(step: Rewritten, after: bytes) -> Fixed:
     target, pack = step.target, catalog.pack_of(step.target.fix)
     fixed = Fixed(target.fix, target.file, target.function, step.before, step.after, step.listed)
     values = "\n".join(f"{name}={value}" for name, value in parameters.of(target.parameters).items())
     fixed = fixed._replace(pack=str(pack) if pack.folder else None, values=values or None)
+    if target.text:
+        written = recorded.edits(target).written(shape.text(after, target.file)[1], target)
+        fixed = fixed._replace(edits=tuple(map(tuple, written)))
     if step.listed:
         return fixed
     date = time.strftime("%Y-%m-%d", time.gmtime())

@@ -14,7 +14,7 @@ from unhang.survey.verdicts import Survey, again, interrupted
 
 if TYPE_CHECKING:
     from unhang.records import Request, Search
-    from unhang.rewrite.plan import Plan
+    from unhang.rewrite.plan import Blocked, Plan
 
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """How long to wait for a run that is writing, before each time that its files are read again."""
@@ -49,12 +49,26 @@ def planned_without_lock(request: Request, *, unknown: bool = False) -> tuple[Su
             if error is None and not survey.interrupted:
                 from unhang.rewrite.plan import plan
 
-                return survey, plan(survey.findings, kept)
+                held = _held(survey) if request.writer[0] == "overlay" else ()
+                return survey, plan(survey.findings, kept, held)
             if error is not None and last is not None:  # twice, although nobody wrote: a rollback leaves no other trace
                 raise error
             last = error
         time.sleep(pause)
     return survey._replace(interrupted=True), None
+
+
+def _held(survey: Survey) -> list[Blocked]:
+    """Return what an overlay cannot hold: a file that is no module is read where the package is."""
+    from unhang.rewrite.plan import Blocked, is_to_rewrite
+
+    why = "this is no module: a job reads it where the package is, not in an overlay"
+    hint = "apply it where the package is, or leave the fix out with --skip"
+    return [
+        Blocked(it.installation, it.target.fix, it.target, why, hint)
+        for it in survey.findings
+        if is_to_rewrite(it) and not it.target.file.endswith(".py")
+    ]
 
 
 def _stamps(search: Search) -> list[tuple[int, int] | None]:

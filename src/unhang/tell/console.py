@@ -12,7 +12,7 @@ from unhang import gate, suggest
 from unhang.find.git_info import commits
 from unhang.judge.decide import BY_SHAPE_CHECK
 from unhang.judge.findings import Finding
-from unhang.records import Environment, Request, Search
+from unhang.records import Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.store import state
 from unhang.tell import report, terminal
@@ -322,9 +322,11 @@ def unmet(
         if not mine:
             names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
             sentences.append(f"{fix.id}: there is no {names} here; do: {absent}")
+        told: set[Installation] = set()
         for finding in mine:
-            if not finding.settled or finding.verdict.code == BY_SHAPE_CHECK:
+            if finding.installation not in told and (not finding.settled or finding.verdict.code == BY_SHAPE_CHECK):
                 place, verdict = finding.installation, finding.verdict
+                told.add(place)
                 item = why_blocked.get((place, fix.id))
                 why, hint = (item.reason, item.hint) if item else (verdict.detail, verdict.hint)
                 if why in shown:
