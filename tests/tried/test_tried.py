@@ -108,7 +108,8 @@ def test_each_public_patch_is_named_once_and_what_came_of_them_is_counted() -> N
 
 def test_git_is_given_the_sections_whose_files_are_there(tmp_path: Path) -> None:
     (tmp_path / "change.patch").write_text(
-        "--- a/src/w/a.py\n+++ b/src/w/a.py\n@@ -1 +1 @@\n-a\n+b\n--- a/src/setup.py\n+++ b/src/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
+        "--- a/src/w/a.py\n+++ b/src/w/a.py\n@@ -1 +1 @@\n-a\n+b\n"
+        "--- a/src/setup.py\n+++ b/src/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
     )
     (tmp_path / "there" / "w").mkdir(parents=True)
     (tmp_path / "there" / "w" / "a.py").write_text("a\n")
