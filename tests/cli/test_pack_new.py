@@ -546,8 +546,8 @@ def test_modules_of_one_file_and_several_packages_are_found_by_record(where: str
     assert ran("check", tmp_path, "--target", there).code == 1
     assert ran("apply", tmp_path, "--target", there, "--require", "my-fix").code == 0
     for name, text in texts.items():
-        rows = [row for row in (there / name).read_text().splitlines() if "# unhang" not in row]
-        assert rows == [f"{text.strip()} "], name
+        kept = [row for row in (there / name).read_text().splitlines() if "# unhang" not in row]
+        assert kept == [f"{text.strip()} "], name
     assert ran("check", tmp_path, "--target", there).code == 0
     assert ran("revert", tmp_path, "--target", there).code == 0
     assert cli.tree(there) == before

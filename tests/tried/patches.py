@@ -1,7 +1,7 @@
 """Public patches, each tried on the wheel that it was made for: ``python -m tried.patches FOLDER [--write-docs]``.
 
 ``patches.json`` names them: repository, path, commit, digest, and the release. FOLDER has the clones of the
-repositories, each as OWNER+NAME/repo. A patch is whole where the pack of it gives what ``git apply`` gives of all
+repositories, each as ORG+NAME/repo. A patch is whole where the pack of it gives what ``git apply`` gives of all
 sections whose files the wheel has, but for lines of ours, and where ``unhang revert`` gives the wheel's bytes again.
 """
 

@@ -103,7 +103,7 @@ def _read(path: str) -> str:
     if pull := re.fullmatch(r"(https://github\.com/[\w.-]+/[\w.-]+/pull/\d+)(?:/\w*)?", path):
         data = _fetched(f"{pull[1]}.patch")
     elif path.startswith(("https://", "http://")):
-        hint = "name a pull request, https://github.com/OWNER/REPO/pull/N; or save the diff, and name the file"
+        hint = "name a pull request, https://github.com/ORG/REPO/pull/N; or save the diff, and name the file"
         raise UnhangError("bad-option", f"{path!r} is no pull request of GitHub's", hint=hint)
     else:
         with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:

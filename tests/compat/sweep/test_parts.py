@@ -58,7 +58,7 @@ def changed(**keys: Any) -> Callable[[Path], object]:
 
 def unproved(checkout: Path) -> None:
     """Make it a fix from a diff alone, as a pack may have it."""
-    place = {"upstream": "verl", "file": "verl/a.py", "function": "f", "binding": True}
+    place = {"upstream": "verl", "file": "verl/a.py", "function": "f"}
     words = {"id": FIX, "title": "a diff", "grade": "unproved", "origin": "other, a diff", "licence": "Apache-2.0"}
     (checkout / FILES["manifest"]).write_text(json.dumps({**words, "targets": [place]}))
 

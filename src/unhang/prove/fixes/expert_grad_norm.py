@@ -116,7 +116,8 @@ def prepare() -> None:
     sys.meta_path.insert(0, Around("transformer_engine", (), _Module))
     vars(importlib.import_module(_ENGINE))["GroupedLinear"] = _grouped_linear()
     engine = importlib.import_module(_CORE)
-    engine._init_gtp_remat_context = lambda _, size, *__, **___: contextlib.nullcontext(size)  # no such group is made
+    # no such group is made
+    vars(engine)["_init_gtp_remat_context"] = lambda _, size, *__, **___: contextlib.nullcontext(size)
     later = {  # which the constructor of a commit may use, and its closest release lacks
         "_TE_GROUPED_LINEAR_SUPPORTS_GROUPED_TENSOR": False,
         "get_tensor_model_parallel_group_if_none": lambda *_, **__: engine.get_expert_tensor_parallel_group(),
@@ -358,6 +359,7 @@ def _grouped_linear() -> Any:
         ) -> None:
             super().__init__()
             self.told = parallel_mode
+            shapes: dict[str, tuple[int, ...]]
             shapes = {f"weight{number}": (out_features, in_features) for number in range(num_gemms)}
             if self.version == "grouped":
                 shapes = {"weight": (num_gemms, out_features, in_features)}
