@@ -117,14 +117,15 @@ class Text:
             first, last = (self.at[at], self.at[at + len(swap.old) - 1] + 1) if swap.old else (above, above)
             out += self.rows[done:above] + _others(self.rows[above:first], without)
             marks += [len(out) + number for number, row in enumerate(swap.new) if row.strip()][:1] if mark else ()
-            out += ((row, newline) for row in swap.new)
+            ends = [end for _, end in self.rows[first:last] or self.rows[max(above - 1, 0) : above] or [("", newline)]]
+            out += ((row, ends[min(number, len(ends) - 1)]) for number, row in enumerate(swap.new))
             out += _others(self.rows[last:below], without)
             done = below
         out += self.rows[done:]
         out = [*((row, end or newline) for row, end in out[:-1]), (out[-1][0], "")]
         for number in reversed(_that_take_a_comment(out, marks)):
-            row = out[number][0]
-            out.insert(number, (f"{row[: len(row) - len(row.lstrip())]}{mark}", newline))
+            row, end = out[number]
+            out.insert(number, (f"{row[: len(row) - len(row.lstrip())]}{mark}", end or newline))
         return "".join(row + end for row, end in out)
 
 

@@ -19,6 +19,11 @@ def test_its_ends_and_its_mark_are_the_files(end: str) -> None:
     assert Text(found).edited([SWAP.undone], without="# unhang my-fix: ") == text
 
 
+def test_in_a_file_of_both_ends_a_line_keeps_its_own() -> None:
+    text = PLAIN.replace("import re\n", "import re\r\n")
+    assert Text(text).edited([SWAP]) == text.replace("import re", "import sys")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
