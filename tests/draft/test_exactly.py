@@ -157,3 +157,19 @@ def test_a_file_that_is_no_module_is_lines_alone(old: str) -> None:
     (one,) = exactly.part("my-fix", "widgets", Patched("widgets/a.json", text, text.replace("2", "3")))
     assert one.target.text
     assert one.codemod.edited(text, one.target, "") == text.replace("2", "3")
+
+
+def test_what_two_files_have_alike_and_a_diff_makes_unlike_is_told_apart() -> None:
+    def names(after: str, others: list[Bound]) -> list[str]:
+        patched = Patched("widgets/b.py", PLAIN, after)
+        return [it.target.function for it in exactly.part("my-fix", "widgets", patched, {}, others, [FILE])]
+
+    new = PLAIN.replace("return x", "return 1").replace("LIMIT = 3", "LIMIT = 4")
+    first = bound(new)
+    assert {"line-5", "walk"} <= {it.target.function for it in first}
+    again = names(new, first)
+    assert "walk" in again
+    assert "line-5" not in again
+    other = names(new.replace("return 1", "return 2"), first)
+    assert not {"walk", "line-5"} & {*other}
+    assert len(other) == len({*other} - {it.target.function for it in first})

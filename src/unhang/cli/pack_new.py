@@ -283,7 +283,8 @@ def _parted(fix: str, release: Release, result: Result, values: Mapping[str, str
             left.append(f"{gate.line(patched.file)}: its name is not that of a file of a package")
         else:
             _refuse_broken(patched)
-            bound += exactly.part(fix, upstream, patched, values)
+            same = [it.file for it in result.files if it.before == patched.before]
+            bound += exactly.part(fix, upstream, patched, values, bound, same)
     texts = [(it, row) for it in bound for swap in it.swaps for row in swap.new]
     for name, value in values.items():
         if not any(f"${{{name}}}" in row for _, row in texts):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import NamedTuple
@@ -60,16 +61,30 @@ class _Run(NamedTuple):
         return any(it in old for it in self.old) or any(it in new for it in self.new)
 
 
-def part(fix: str, upstream: str, patched: Patched, values: Mapping[str, str] = {}) -> list[Bound]:
-    """Return the edits of a file, in line order. The ``values`` of parameters are their names in them."""
+def part(
+    fix: str,
+    upstream: str,
+    patched: Patched,
+    values: Mapping[str, str] = {},
+    others: Sequence[Bound] = (),
+    same: Collection[str] = (),
+) -> list[Bound]:
+    """Return the edits of a file, in line order. The ``values`` of parameters are their names in them.
+
+    ``others`` are those of earlier files, ``same`` those of them that have the very text of this one. What is
+    there too, and becomes something else, gets a name of its own.
+    """
     both = Text(patched.before), Text(patched.after)
     trees = _trees(patched.file, both)
-    runs = _owned(list(_runs(*(it.seen for it in both))), trees, values, both[1].seen)
+    changed = {(it.target.function, it.before): it.after for it in others}
+    runs = _owned(list(_runs(*(it.seen for it in both))), trees, values, both[1].seen, changed)
     runs, swaps = _told_apart(runs, *both)
     bare = [_without_code(*it) for it in zip(trees, both)] if trees else [set(), set()]
     found: dict[str, Bound] = {}
+    taken = {it.target.function for it in others if it.target.file in same}
     for run, swap in zip(runs, swaps):
-        label = run.owner or f"line-{max(run.old.start, 1)}"
+        free = (f"line-{number}" for number in itertools.count(run.old.start))
+        label = run.owner or next(it for it in free if it not in taken)
         target = Target(fix, upstream, patched.file, label, exact=True, text=not run.owner, parameters=tuple(values))
         one = found.get(label) or Bound(target, "", "", (), is_code=False)
         named = swap._replace(new=tuple(parameters.named(row, values) for row in swap.new))
@@ -97,10 +112,14 @@ def _runs(before: Sequence[str], after: Sequence[str]) -> Iterator[_Run]:
 
 
 def _owned(
-    runs: Sequence[_Run], trees: Sequence[ast.Module], values: Mapping[str, str], after: Sequence[str]
+    runs: Sequence[_Run],
+    trees: Sequence[ast.Module],
+    values: Mapping[str, str],
+    after: Sequence[str],
+    changed: Mapping[tuple[str, str], str],
 ) -> list[_Run]:
     """Return the runs, each with the function that has it, if all that changes of that function is in it."""
-    functions = _functions(trees) if trees else {}
+    functions = _functions(trees, changed) if trees else {}
     runs = [it for run in runs for it in _cut(run, functions.values())]
     found = list(runs)
     for name, (old, new) in functions.items():
@@ -124,12 +143,18 @@ def _cut(run: _Run, functions: Iterable[tuple[range, range]]) -> Iterator[_Run]:
     yield run
 
 
-def _functions(trees: Sequence[ast.Module]) -> dict[str, tuple[range, range]]:
-    """Return the lines, before and after, of the functions in whose place nothing else may run, and that change."""
+def _functions(trees: Sequence[ast.Module], changed: Mapping[tuple[str, str], str]) -> dict[str, tuple[range, range]]:
+    """Return the lines, before and after, of the functions in whose place nothing else may run, and that change.
+
+    ``changed`` has the new shapes of those of other files, by name and old shape: one shape becomes one other.
+    """
     found = {}
     for name in dict.fromkeys(_names(trees[0].body, "")):
         nodes = [shape.find(tree, name) for tree in trees]
-        if [len(it) for it in nodes] == [1, 1] and shape.digest(nodes[0][0]) != shape.digest(nodes[1][0]):
+        if [len(it) for it in nodes] != [1, 1]:
+            continue
+        was, will = (shape.digest(it[0]) for it in nodes)
+        if was != will and changed.get((name, was), will) == will:
             if not any(rebound.lines(tree, name) for tree in trees):
                 old, new = (range(above(it[0]), end(it[0]) + 1) for it in nodes)
                 found[name] = old, new

@@ -230,7 +230,7 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
             place, commit = f"{place}:{pin.line}", pin.told
         title = "  ".join(filter(None, (f"{installation.upstream} {version}", place, commit)))
         below = [f"  shadows {other}" for other in installation.shadowed]
-        if not installation.package_dir.startswith(os.path.join(installation.root, "")):
+        if not os.path.join(installation.package_dir, "").startswith(os.path.join(installation.root, "")):
             below.insert(0, f"  a link to {installation.package_dir}")
         lines += ["", *(terminal.wrapped(gate.line(line), width) for line in (title, *below))]
         settled = []
