@@ -111,13 +111,13 @@ class Conditions:
             offsets = []
 
     def _text(self, instruction: dis.Instruction, line: int) -> tuple[int, str]:
-        """Return the line of a condition, and its text; of a long one, and on Python 3.10, the line's."""
+        """Return the line of a condition, and its text; on Python 3.10, the line's."""
         place: Any = getattr(instruction, "positions", None)
         line = (place and place.lineno) or line
-        row = self.lines[line - 1]
+        rows = self.lines[line - 1 : (place and place.end_lineno) or line]
         if place and place.lineno == place.end_lineno and place.end_col_offset is not None:
-            return line, row.encode()[place.col_offset : place.end_col_offset].decode()
-        return line, row.strip()
+            return line, rows[0].encode()[place.col_offset : place.end_col_offset].decode()
+        return line, " ".join(row.strip() for row in rows)
 
 
 def _stop() -> None:
