@@ -6,8 +6,7 @@ untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what
 the settings leave a condition of the function as it is, by a pattern of its text, or by the name of an inner function
 with all that it has; and ``has_feature(function)``: whether the function has what the fix is about, which a case's
 option ``feature`` then says. A case with the option ``of`` is one of these functions alone. The options ``module`` and
-``function`` name what has the text. A case with the option ``beyond`` asks for
-more than upstream's own fix does.
+``function`` name what has the text. A case with the option ``beyond`` asks for more than upstream's own fix does.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
