@@ -46,6 +46,8 @@ def plain(x):
     return x
 """
 
+_PLAIN = "def own(x):\n    return 2 * x + STEP\n\ndef plain(x):\n    return own(x)"
+
 
 def changed(*pairs: tuple[str, str]) -> str:
     text = _BEFORE
@@ -67,6 +69,22 @@ def test_a_method_keeps_its_class_and_its_own_names(module: Any) -> None:
     text = changed(("        return super().grown(x)", "        return super().grown(x) + self.__more + STEP"))
     scene.place(module, "Grown.grown", text)
     assert module.Grown().grown(1) == 12
+
+
+def test_a_method_brings_what_it_uses_and_its_class_lacks(module: Any) -> None:
+    own = "\n    def own(self):\n        return super().grown(5) + self.__more\n\n    def unused(self):\n        pass\n"
+    text = changed(
+        ("        return super().grown(x)\n", f"        return self.own() + self.fixed(x)\n{own}"),
+        ("        return x\n\nif", "        return None\n\nif"),
+    )
+    scene.place(module, "Grown.grown", text)
+    assert module.Grown().grown(1) == 16
+    assert not hasattr(module.Grown, "unused")
+
+
+def test_a_plain_function_brings_what_it_uses_and_its_module_lacks(module: Any) -> None:
+    scene.place(module, "plain", changed(("def plain(x):\n    return x", _PLAIN)))
+    assert module.plain(1) == 3
 
 
 def test_a_method_has_its_decorators(module: Any) -> None:

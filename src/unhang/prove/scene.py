@@ -20,6 +20,7 @@ import ast
 import gc
 import hashlib
 import importlib
+import inspect
 import io
 import json
 import linecache
@@ -236,37 +237,46 @@ def place(module: ModuleType, name: str, text: str) -> CodeType:
     """Replace a function of a module by that of a text, and return its code.
 
     ``name`` is qualified by the function's class. It is compiled as if it stood there: with its decorators, in the
-    module's namespace, with ``super()`` and the names of its class. A plain function is replaced wherever it was
-    imported to, too.
+    module's namespace, with ``super()`` and the names of its class. What it uses of the text that its class or module
+    lacks goes there too. A plain function is replaced wherever it was imported to.
     """
     *outer, own = name.split(".")
     tree = ast.parse(text)
     body: Any = tree.body
+    owner: Any = module
     for part in outer:
-        body = _defined(body, part)[0].body
-    node: Any = _defined(body, own)[-1]
+        body, owner = _defined(body, part)[0].body, getattr(owner, part)
+    nodes: list[Any] = _with_used(body, own, owner)
+    names = [node.name for node in nodes]
     for part in reversed(outer):
-        node = ast.copy_location(ast.fix_missing_locations(_class(part, node)), node)
+        nodes = [ast.copy_location(ast.fix_missing_locations(_class(part, nodes)), nodes[-1])]
     future = [it for it in tree.body if isinstance(it, ast.ImportFrom) and it.module == "__future__"]
     file = f"<scene {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for those who read the source
     found: dict[str, Any] = {}
-    code = compile(ast.Module([*future, node], []), file, "exec", dont_inherit=True)
+    code = compile(ast.Module([*future, *nodes], []), file, "exec", dont_inherit=True)
     exec(code, vars(module), found)  # noqa: S102 - upstream's code, where it belongs
-    owner: Any = module
-    made: Any = None
-    for part in outer:
-        owner = getattr(owner, part)
-        made = found[part] if made is None else vars(made)[part]
     if not outer:
         _everywhere(vars(module).get(own), found[own])
-        setattr(module, own, found[own])
+        vars(module).update({each: found[each] for each in names})
         return code
-    for cell in _cells(vars(made)[own]):
-        if cell.cell_contents is made:
-            cell.cell_contents = owner
-    setattr(owner, own, vars(made)[own])
+    made: Any = None
+    for part in outer:
+        made = found[part] if made is None else vars(made)[part]
+    for each in names:
+        for cell in _cells(vars(made)[each]):
+            if cell.cell_contents is made:
+                cell.cell_contents = owner
+        setattr(owner, each, vars(made)[each])
     return code
+
+
+def _with_used(body: Sequence[ast.AST], name: str, owner: Any) -> list[Any]:
+    """Return a function of a body, after the functions of it that it uses and that the owner lacks."""
+    node = _defined(body, name)[-1]
+    used = {getattr(it, "attr", getattr(it, "id", "")) for it in ast.walk(node)}
+    lacking = [one for one in sorted(used) if inspect.getattr_static(owner, one, None) is None]
+    return [*(it for one in lacking for it in _defined(body, one)[-1:]), node]
 
 
 def _defined(body: Sequence[ast.AST], name: str) -> list[Any]:
@@ -280,9 +290,9 @@ def _defined(body: Sequence[ast.AST], name: str) -> list[Any]:
     return found
 
 
-def _class(name: str, node: ast.stmt) -> ast.ClassDef:
+def _class(name: str, body: list[ast.stmt]) -> ast.ClassDef:
     given: dict[str, Any] = {"type_params": []} if sys.version_info >= (3, 12) else {}
-    return ast.ClassDef(name=name, bases=[], keywords=[], body=[node], decorator_list=[], **given)
+    return ast.ClassDef(name=name, bases=[], keywords=[], body=body, decorator_list=[], **given)
 
 
 def _everywhere(old: Any, new: Any) -> None:
