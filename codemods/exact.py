@@ -152,10 +152,11 @@ class Exact:
         values = parameters.of(target.parameters)
         seen = Text(text, values, target.parameters)
         before, after = self.shapes
-        if all(len(seen.marked(it.undone, f"# unhang {target.fix}: ")) == 1 for it in self.swaps):
+        is_there = all(len(seen.places(it.undone)) == 1 for it in self.swaps)
+        if not is_there and all(len(seen.places(it)) == 1 for it in self.swaps):
+            return before  # the comment may be that of another edit of the fix, with the same new lines
+        if is_there or all(len(seen.marked(it.undone, f"# unhang {target.fix}: ")) == 1 for it in self.swaps):
             return after if self._is_filled(seen, text, values) else None
-        if all(len(seen.places(it)) == 1 for it in self.swaps):
-            return before
         return after if target.file.endswith(".py") and self._is_bound(text) else None
 
     def edited(self, text: str, target: Target, mark: str) -> str:

@@ -120,3 +120,12 @@ def test_a_method_that_is_gone_from_its_class() -> None:
 def test_what_is_no_edit_is_refused(swaps: tuple[Swap, ...]) -> None:
     with pytest.raises(TypeError):
         Exact(*swaps)
+
+
+def test_two_edits_that_write_the_same_lines_are_told_apart() -> None:
+    text = "a\nx\nb\nx\nc\n"
+    first, last = (Exact(Swap(("x",), ("y",), (above,), (below,))) for above, below in ("ab", "bc"))
+    once = first.edited(text, TARGET, "# unhang my-fix: unproved")
+    assert (first.shape(once, TARGET), last.shape(once, TARGET)) == (first.shapes[1], last.shapes[0])
+    twice = last.edited(once, TARGET, "# unhang my-fix: unproved")
+    assert (first.shape(twice, TARGET), last.shape(twice, TARGET)) == (first.shapes[1], last.shapes[1])
