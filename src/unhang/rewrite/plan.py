@@ -111,7 +111,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         wanted = (
             finding
             for finding in findings
-            if is_to_rewrite(finding) and (finding.installation, finding.target.fix) not in blocked
+            if is_to_rewrite(finding) and not _is_blocked(finding, blocked)
         )
         results = []
         for path, group in _by_path(wanted).items():
@@ -122,12 +122,20 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         failures = [result for result in results if isinstance(result, _Failure)]
         if not failures:
             files = tuple(result for result in results if isinstance(result, FilePlan))
-            in_place = [it for it in findings if it.source and (it.installation, it.target.fix) not in blocked]
+            in_place = [it for it in findings if it.source and not _is_blocked(it, blocked)]
             return Plan(files, tuple(blocked.values()), _stale(in_place, {file.path for file in files}))
         # A fix goes in whole or not at all: leave this one out of this installation, and plan again.
         first = failures[0].finding
         hint = f"compare the function with `{explain(first.target.fix)}`, or reinstall the package"
         _block(blocked, first, failures[0].reason, hint)
+
+
+def _is_blocked(finding: Finding, blocked: Collection[tuple[Installation, str]]) -> bool:
+    """Return whether a fix is blocked in an installation; one from a diff, in any of what its distribution holds."""
+    here, target = finding.installation, finding.target
+    return any(
+        fix == target.fix and (place == here or (target.exact and place.root == here.root)) for place, fix in blocked
+    )
 
 
 def _in_place(finding: Finding, findings: Iterable[Finding]) -> str | None:
