@@ -133,7 +133,8 @@ def test_what_revert_took_back_is_reverted_and_its_verdict_in_json_as_before() -
         finding("applied", "core/b.py")._replace(target=HANG._replace(fix=OTHER.id)),
     )
     changed = frozenset(found.seen.path for found in (taken, kept))
-    what = Report(Search(HERE, (COPY,), ()), Request(), (taken, kept), changed, False, reverts=True)
+    back = frozenset((found.seen.path, found.target.fix) for found in (taken, kept))
+    what = Report(Search(HERE, (COPY,), ()), Request(), (taken, kept), changed, False, taken_back=back)
     *_, row, settled, blank, counts = report.text_report(what).splitlines()
     assert row.split()[:3] == ["reverted", FIX.id, FIX.grade]
     assert (settled.strip(), blank) == ("1 settled: 1 applied (-v shows each)", "")

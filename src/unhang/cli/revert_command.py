@@ -55,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _end(search: Search, done: Reverted, wanted: Request, output_format: str) -> int:
     """Report what was done, and return the exit code; raise nothing but KeyboardInterrupt."""
-    changed = frozenset(entry.path for one in done.done for entry, before, after in one.files if before != after)
+    changes = [entry for one in done.done for entry, before, after in one.files if before != after]
+    changed = frozenset(entry.path for entry in changes)
+    taken = frozenset((entry.path, fixed.fix) for entry in changes for fixed in entry.fixes)
     ending = Ending(clause(len(changed), "file", "reverted"))
     interrupted = journal_left(done.left)
     with ending:
@@ -64,7 +66,7 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
     asleep = {path for one in done.done for path in one.asleep}
     left = [finding for finding in _unlisted(seen, asleep) if finding.installation.real_root not in done.failed]
     with ending:
-        what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed, reverts=True)
+        what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed, taken_back=taken)
         console.results(output_format, what)
     with ending:
         for one in done.done:

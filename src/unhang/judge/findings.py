@@ -219,6 +219,8 @@ def _whole(findings: Sequence[Finding], unproved: Collection[str]) -> list[Findi
         below = [it for it in (catalog.fix(key[1]).after if key in groups else ()) if not is_in_place(key[0], it)]
         if below and finding.verdict.verdict == DRIFTED:
             hint = Hint("apply that first: ", Command("apply", ("--fix", below[0])))
+            if below[0] not in catalog.fixes():
+                hint = Hint(f"give its pack as well, with --pack: {below[0]} is in none of these")
             return finding.verdict._replace(detail=f"it goes on top of {below[0]}, which is not in place", hint=hint)
         return finding.verdict
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.find.bytecode import cached, caches
 from unhang.records import Request
 from unhang.rewrite.plan import Blocked, FilePlan, Plan, is_to_rewrite
+from unhang.shapes import catalog
 from unhang.store import rehearsal, state
 from unhang.store.roots import locked
 from unhang.store.write import write
@@ -37,7 +39,46 @@ class Applied(NamedTuple):
 
 
 def apply(survey: Survey, request: Request) -> Applied:
-    """Bring every needed fix of a survey into place, one root after the other; plan again if anything has changed.
+    """Bring every needed fix of a survey into place: what goes on top of another fix, once that one is.
+
+    Raises as ``_in_one_go``, if nothing could be written at all.
+    """
+    done = _in_one_go(survey, request)
+    while _has_more(done):
+        with suppress(UnhangError):  # the next run says it
+            more = _in_one_go(again(survey.search, request), request)
+            if more.files:
+                done = _both(done, more)
+                continue
+        break
+    return done
+
+
+def _has_more(done: Applied) -> bool:
+    """Return whether a fix is blocked that goes on top of one that was just written."""
+    wrote = {step.target.fix for file in done.files for step in file.steps}
+    return any(not wrote.isdisjoint(catalog.fix(it.fix).after) for it in done.plan.blocked)
+
+
+def _both(first: Applied, then: Applied) -> Applied:
+    """Return what two runs did, as if it had been one; the plan is that of the second one."""
+    before = {file.path: file for file in first.files}
+    again = [
+        file._replace(before=one.before, steps=one.steps + file.steps) if (one := before.get(file.path)) else file
+        for file in then.files
+    ]
+    files = {file.path: file for file in (*first.files, *again)}
+    return then._replace(
+        files=tuple(files.values()),
+        failed={**first.failed, **then.failed},
+        recovered=first.recovered + then.recovered,
+        left={**first.left, **then.left},
+        cleared=first.cleared + then.cleared,
+    )
+
+
+def _in_one_go(survey: Survey, request: Request) -> Applied:
+    """Bring needed fixes into place, one root after the other; plan again if anything has changed.
 
     Raises UnhangError if nothing could be written at all, with every file as it was: as `transaction.commit`,
     `lock.exclusive`, `recovery.recover`, `receipt.load` and `trial.planned` do.

@@ -50,8 +50,8 @@ class Report(NamedTuple):
     """The digest that ``--expect-digest`` expects."""
     failed: Mapping[str, UnhangError] = {}
     """The roots in which nothing could be written, and why."""
-    reverts: bool = False
-    """Whether the command takes fixes back."""
+    taken_back: frozenset[tuple[str, str]] | None = None
+    """The files, each with a fix that it had, for the command that takes fixes back; None for the others."""
     dry_run: bool = False
     """Whether nothing was written: ``changed`` has the files that would have been."""
 
@@ -330,8 +330,8 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
 def _word(report: Report, finding: Finding, *, is_now: bool) -> str:
     """Return the verdict, or what was done: the verdict of what was taken back is as it was before."""
     verdict, is_in_place = finding.verdict.verdict, _is_in_place(finding)
-    if report.reverts:
-        is_back = not finding.settled and not is_in_place and _is_changed(finding, report.changed)
+    if report.taken_back is not None:
+        is_back = not is_in_place and (finding.seen.place, finding.target.fix) in report.taken_back
         return REVERTED if is_back else verdict
     if report.dry_run and is_now:
         return WOULD_APPLY
@@ -344,7 +344,7 @@ def _is_in_place(finding: Finding) -> bool:
 
 def _is_done(report: Report, finding: Finding) -> bool:
     """Return whether the run has brought, or would bring, a function into place."""
-    return not report.reverts and _is_in_place(finding) and _is_changed(finding, report.changed)
+    return report.taken_back is None and _is_in_place(finding) and _is_changed(finding, report.changed)
 
 
 def _key(finding: Finding) -> tuple[object, str]:

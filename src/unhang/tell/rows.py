@@ -86,7 +86,7 @@ def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = Fa
         lines[0] = terminal.painted(lines[0], head, COLOURS[word])
     for text in _more(finding, verbose=verbose):
         lines += terminal.folded(f"    = {text}", width, "      ")
-    if _is_open(finding):
+    if _is_open(finding) and word != REVERTED:
         lines += _drift(finding, width, colour=colour)
     for note in finding.notes:
         lines += terminal.folded(f"    = note: {gate.line(note)}", width, "      ")
@@ -132,7 +132,7 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
         *_joined(*_about(finding, word)),
     ]
     parts += _more(finding, verbose=verbose)
-    if _is_open(finding):
+    if _is_open(finding) and word != REVERTED:
         first = verdict.nearest.differs[0] if verdict.nearest else None
         at = first.line if first else finding.seen.line
         parts.append(f"{finding.seen.path}{f':{at}' if at else ''}")
