@@ -8,16 +8,20 @@ the modules import of verl besides are stand-ins.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
+import itertools
+import math
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo
+from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 WARM = ("torch", "tensordict", "transformers")
 _WHERE = "the gradient of the critic is"
@@ -47,18 +51,44 @@ CASES = (
     Case("whole-seq", _TWO, "ranks", PASSED, options=_cut([8], _MEAN), core=True),
     Case("whole-no-number-of-rows", _TWO, "ranks", PASSED, options=_cut([8], _SUM, has_size=False), core=True),
 )
+_LOSS, _BY_ITSELF = "value_loss", "compute_value_loss"
+_CUTS = ((8,), (4, 4), (1, 2, 5), (1,) * 8)
+
+
+def _settings() -> Iterator[Case]:
+    """Yield the settings. Upstream's own fix takes no data without the number of rows, and always logs sums."""
+    modes, empty = ("token-mean", _SUM, _NORM, _MEAN), _CUTS[-1]
+    for mode, ranks, sizes, masked in itertools.product(modes, (_ONE, _TWO), _CUTS, (False, True)):
+        job = _cut(sizes, mode, masked=masked)
+        is_right = len(sizes) == 1 and (ranks == _ONE if mode == "token-mean" else not masked)
+        as_it_was = mode != "token-mean" and not (masked and sizes == empty)  # there, the loss was NaN
+        kinds: dict[str, tuple[dict[str, Any], bool]] = {
+            "": ({}, is_right),
+            "without sums": ({"sums": False, "beyond": True}, is_right),
+            "without rows": ({"has_size": False, "beyond": True}, as_it_was or is_right),
+        }
+        if mode == _NORM:
+            kinds["no constant"] = {"scale": None}, is_right
+            kinds["narrow"] = {"narrow": True}, is_right
+            kinds["a constant"] = {"scale": 32}, False
+            kinds["a constant, narrow"] = {"scale": 32, "narrow": True}, False
+        for kind, (more, is_control) in kinds.items():
+            name = f"{mode}, {ranks.world} ranks, {sizes}, {'masked, ' * masked}{kind}"
+            ends = PASSED if is_control else DIFFERS
+            yield Case(name, ranks, "ranks", ends, options={**job, **more, "of": [_LOSS]})
+    for mode, sizes in itertools.product(("token-mean", _SUM, _MEAN), _CUTS):
+        ends = PASSED if len(sizes) == 1 else DIFFERS
+        yield Case(f"by itself, {mode}, {sizes}", _ONE, "ranks", ends, options=_cut(sizes, mode, of=[_BY_ITSELF]))
+
+
+GRID = [*_settings()]
+HELD = {r"(num_tokens|batch_size|scale_factor) is not None": "an engine counts the tokens of each mini-batch"}
 YOURS = Case("yours", Topology(), "ranks", DIFFERS, _WHERE, _cut([2] * 4))
 _ROWS, _PROMPT, _RESPONSE, _WIDTH, _CLIP = 8, 3, 16, 128, 0.5
-_LOSSES = "verl.workers.utils.losses"
-_REAL = (
-    _LOSSES,
-    "verl.workers.utils.padding",
-    "verl.trainer.ppo.core_algos",
-    "verl.utils.metric",
-    "verl.utils.metric.utils",
-    "verl.utils.tensordict_utils",
-    "verl.utils.torch_functional",
-)
+_LOSSES, _ALGORITHMS = "verl.workers.utils.losses", "verl.trainer.ppo.core_algos"
+_LOGGED, _CLIPPED, _PREDICTED = "critic/vf_loss", "critic/vf_clipfrac", "critic/vpred_mean"
+_UTILS = ("metric", "metric.utils", "tensordict_utils", "torch_functional")
+_REAL = (_LOSSES, "verl.workers.utils.padding", _ALGORITHMS, *(f"verl.utils.{name}" for name in _UTILS))
 
 
 def caveat(case: Case) -> str:
@@ -70,7 +100,12 @@ def prepare() -> None:
     """Import the real modules among stand-ins."""
     sys.meta_path.insert(0, Around("verl", _REAL, Filled))
     for name in (_LOSSES, "verl.utils.metric"):
-        importlib.import_module(name)
+        if importlib.util.find_spec(name):  # older releases have no such losses
+            importlib.import_module(name)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
 
 
 class Rows(NamedTuple):
@@ -89,56 +124,65 @@ class Result(NamedTuple):
     """What a mini-batch gives."""
 
     gradient: Any
-    logged: Any
-    """The loss; of a rank, what it logs of its micro-batches."""
+    logged: dict[str, Any]
+    """What is logged, by name; of a rank, how that of its micro-batches is put together, and of each the number."""
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one mini-batch on all ranks, and compare it with one pass over all rows."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case, rank), deadline_s=deadline_s)
-    return world.outcome(lambda ranks: _told(case, ranks, is_right=False), lambda ranks: _told(case, ranks))
+def wrong(case: Case, ranks: Sequence[Result | None]) -> str:
+    """Return how far gradient and logged loss are from the right ones; empty where nothing is wrong."""
+    found = _put_together(ranks)
+    if found is None:
+        return ""
+    due = _due(case)
+    if case.options.get("of") == [_BY_ITSELF]:  # it logs nothing
+        due = due._replace(logged={**found.logged, _CLIPPED: due.logged[_CLIPPED]})
+    is_close = bool((found.gradient - due.gradient).norm() <= 1e-5 * due.gradient.norm())
+    if not is_close or not math.isclose(found.logged[_LOGGED], due.logged[_LOGGED], abs_tol=1e-5):
+        return right(case, ranks)
+    same = found.logged.keys() == due.logged.keys()
+    same = same and all(math.isclose(it, due.logged[name], abs_tol=1e-5) for name, it in found.logged.items())
+    return "" if same else f"what is logged is {found.logged}, not {due.logged}"
 
 
-def _told(case: Case, ranks: Sequence[Result], is_right: bool = True) -> str:
-    """Return how far gradient and logged loss are from the right ones; if that is not wanted and they are right, "".
-
-    verl 0.7.0 logs the mean of the micro-batches, whatever they weigh: nothing is asked of that but to be a number.
-    """
+def right(case: Case, ranks: Sequence[Result | None]) -> str:
+    """Return what was seen, beside the right answer."""
     import torch
 
-    due, (gradient, logged) = _whole(case), _put_together(ranks)
-    times = float(gradient.norm() / due.gradient.norm())
-    cosine = float(torch.nn.functional.cosine_similarity(gradient, due.gradient, dim=0))
-    near = 1e-5 if _kind() else float("inf")
-    close = (gradient - due.gradient).norm() <= 1e-5 * due.gradient.norm() and abs(logged - due.logged) < near
-    text = f"{_WHERE} {times:.3f} times the right one, cosine {cosine:.3f}; logged loss {logged:.4f}, right"
-    return f"{text} {due.logged:.4f}" if is_right or not close else ""
+    found, due = _put_together(ranks), _due(case)
+    if found is None:
+        return "this function does not know the mode"
+    times = float(found.gradient.norm() / due.gradient.norm())
+    cosine = float(torch.nn.functional.cosine_similarity(found.gradient, due.gradient, dim=0))
+    text = (
+        f"{_WHERE} {times:.3f} times the right one, cosine {cosine:.3f}; logged loss {found.logged[_LOGGED]:.4f}, right"
+    )
+    return f"{text} {due.logged[_LOGGED]:.4f}"
 
 
-def _kind() -> Any:
-    """Return verl's class of metrics that know how they are put together; None in a release without it."""
-    return getattr(importlib.import_module("verl.utils.metric"), "Metric", None)
+def _put_together(ranks: Sequence[Result | None]) -> Result | None:
+    """Return the gradient, which the ranks have averaged, and what verl logs of all ranks."""
+    (first, *_) = ranks
+    if first is None:
+        return None
+    logged = {}
+    for name, (how, _) in first.logged.items():
+        each = [rank.logged[name][1] for rank in ranks if rank]
+        sums = [math.fsum(values) for values in zip(*each)]
+        total = math.fsum(sums) / len(each)
+        logged[name] = {"sum": total, "mean": total / len(sums)}.get(how, math.nan)
+    return Result(first.gradient, logged)
 
 
-def _put_together(ranks: Sequence[Result]) -> Result:
-    """Return the gradient, which the ranks have averaged, and the loss that verl logs of all ranks."""
-    logged, kind = [rank.logged for rank in ranks], _kind()
-    if kind and isinstance(logged[0], kind):
-        whole = kind.aggregate_dp(logged)
-    else:
-        whole = importlib.import_module("verl.utils.metric").reduce_metrics(
-            {"loss": [number for rank in logged for number in rank]}
-        )["loss"]
-    return Result(ranks[0].gradient, float(whole))
-
-
-def _on_rank(case: Case, rank: int) -> Result:
-    """Run the micro-batches of a rank as an engine does. Return what they give."""
+def on_rank(case: Case, rank: int) -> Result | None:
+    """Run the micro-batches of a rank as an engine does. Return what they give; None if the mode is unknown."""
     import torch
     import torch.distributed as dist
 
-    losses = importlib.import_module(_LOSSES)
     options, rows = case.options, _rows(case, rank)
+    by_itself = options.get("of") == [_BY_ITSELF]
+    known = inspect.signature(_module(_ALGORITHMS).compute_value_loss).parameters
+    if by_itself and options["mode"] != "token-mean" and "loss_agg_mode" not in known:
+        return None
     weights = _weights()
     tokens = rows.mask.sum()
     dist.all_reduce(tokens)
@@ -146,20 +190,57 @@ def _on_rank(case: Case, rank: int) -> Result:
     if options.get("has_size", True):
         numbers["global_batch_size"] = _ROWS * case.topology.world
     config = SimpleNamespace(cliprange_value=_CLIP, loss_agg_mode=options["mode"])
-    if "scale" in options:
-        config.loss_scale_factor = options["scale"]
-    logged = []
+    if "scale" in options or "loss_scale_factor" in known:
+        config.loss_scale_factor = options.get("scale")
+    logged: dict[str, Any] = {}
     for part in torch.arange(_ROWS).split(list(options["sizes"])):
-        micro = Rows(*(each[part] for each in rows))
-        loss, metrics = losses.value_loss(config, {"values": _predicted(weights, micro)}, _data(micro, numbers))
+        micro = _part(case, rows, part)
+        if by_itself:
+            mode = [options["mode"]] * ("loss_agg_mode" in known)
+            loss, metrics = _by_itself(micro, weights, mode)
+        else:
+            with _sums(options.get("sums", True)):
+                given = config, {"values": _predicted(weights, micro)}, _data(micro, numbers)
+                loss, metrics = _module(_LOSSES).value_loss(*given)
         loss.backward()
-        logged.append(metrics["critic/vf_loss"])
+        for name, value in metrics.items():
+            how = getattr(value, "aggregation", None)
+            logged.setdefault(name, (how.value if how else "mean", []))[1].extend(getattr(value, "values", [value]))
     dist.all_reduce(weights.grad)
-    if (kind := _kind()) and isinstance(logged[0], kind):
-        together = logged[0].init_list()
-        together.extend([number for one in logged for number in one.values])
-        return Result(weights.grad / case.topology.world, together)
     return Result(weights.grad / case.topology.world, logged)
+
+
+def _by_itself(rows: Rows, weights: Any, mode: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """Return the loss of some rows, without what engines do; half of that where a release does not halve it."""
+    import torch
+
+    compute = _module(_ALGORITHMS).compute_value_loss
+    loss, clipped = compute(rows.features @ weights, rows.returns, rows.values, rows.mask.bool(), _CLIP, *mode)
+    one = torch.ones(1, 1)
+    of_one, _ = compute(one, 0 * one, one, one.bool(), _CLIP)
+    return loss / (2 * of_one), {_LOGGED: loss.item(), _CLIPPED: clipped.item()}
+
+
+@contextmanager
+def _sums(has: bool) -> Iterator[None]:
+    """Let verl log sums over micro-batches, or, as 0.7.0, not."""
+    module = _module("verl.utils.metric")
+    kind = getattr(module, "Metric", None)
+    if has or not kind:
+        yield
+        return
+    del module.Metric
+    try:
+        yield
+    finally:
+        module.Metric = kind
+
+
+def _part(case: Case, rows: Rows, part: Any) -> Rows:
+    """Return some rows; as wide as the longest of them, or as those of all."""
+    micro = Rows(*(each[part] for each in rows))
+    width = int(micro.answers.sum(1).max()) if case.options.get("narrow") else _RESPONSE
+    return Rows(*(each[:, :width] for each in micro))
 
 
 def _predicted(weights: Any, rows: Rows) -> Any:
@@ -178,12 +259,12 @@ def _data(rows: Rows, numbers: dict[str, int]) -> Any:
     import torch
     from tensordict import TensorDict
 
-    tensordict_utils = importlib.import_module("verl.utils.tensordict_utils")
-    size = len(rows.mask)
+    tensordict_utils = _module("verl.utils.tensordict_utils")
+    size, width = rows.mask.shape
     prompts = torch.ones(size, _PROMPT, dtype=torch.long)
     tensors = {
         "prompts": prompts,
-        "responses": torch.ones(size, _RESPONSE, dtype=torch.long),
+        "responses": torch.ones(size, width, dtype=torch.long),
         "attention_mask": torch.cat([prompts, rows.answers], 1),
         "response_mask": rows.mask,
         "values": rows.values,
@@ -194,24 +275,47 @@ def _data(rows: Rows, numbers: dict[str, int]) -> Any:
     return data
 
 
-def _whole(case: Case) -> Result:
-    """Return what one pass over the rows of all ranks gives, in plain torch."""
+def _due(case: Case) -> Result:
+    """Return what the rows of all ranks give, in plain torch: as one pass over the mini-batch does.
+
+    Without the number of its rows, that of each micro-batch is by itself; and so is what is logged, without sums.
+    """
     import torch
 
-    every = [_rows(case, rank) for rank in range(case.topology.world)]
-    rows = Rows(*(torch.cat(parts) for parts in zip(*every)))
-    weights = _weights()
-    predicted = rows.features @ weights
-    near = torch.max(torch.min(predicted, rows.values + _CLIP), rows.values - _CLIP)
-    losses = torch.max((predicted - rows.returns) ** 2, (near - rows.returns) ** 2) * rows.mask / 2
-    mode = case.options["mode"]
-    if mode == "token-mean":
-        loss = losses.sum() / rows.mask.sum()
-    else:
-        by = {_SUM: 1, _NORM: case.options.get("scale", _RESPONSE), _MEAN: rows.mask.sum(1)}[mode]
-        loss = (losses.sum(1) / by).mean()
+    options, weights, world = case.options, _weights(), case.topology.world
+    every = [_rows(case, rank) for rank in range(world)]
+    tokens, is_token = sum(rows.mask.sum() for rows in every), options["mode"] == "token-mean"
+    has_sums = options.get("sums", True) and hasattr(_module("verl.utils.metric"), "Metric")
+    is_known = is_token or options.get("has_size", True)
+    wholes, means, clips, predictions = [], [], [], []
+    for rows in every:
+        for part in torch.arange(_ROWS).split(list(options["sizes"])):
+            micro = _part(case, rows, part)
+            predicted, mask = micro.features @ weights, micro.mask
+            near = torch.max(torch.min(predicted, micro.values + _CLIP), micro.values - _CLIP)
+            far, cut = (predicted - micro.returns) ** 2, (near - micro.returns) ** 2
+            losses, width = torch.max(far, cut) * mask / 2, mask.shape[1]
+            count, filled = mask.sum().clamp(min=1), (mask.sum(1) > 0).sum().clamp(min=1)
+            if is_token:
+                wholes.append(losses.sum() / tokens)
+                means.append(losses.sum() / count)
+            else:
+                by, alone = {_SUM: (1, 1), _NORM: (options.get("scale") or width, width)}.get(
+                    options["mode"], [mask.sum(1).clamp(min=1)] * 2
+                )
+                wholes.append((losses.sum(1) / by).sum() / (_ROWS * world))
+                means.append((losses.sum(1) / alone).sum() / filled)
+            clips.append(float(((cut > far) * mask).sum() / count))
+            predictions.append(float((predicted * mask).sum() / count))
+    loss = sum(wholes) if is_known else sum(means) / world
     loss.backward()
-    return Result(weights.grad, float(loss))
+    mean = {
+        name: sum(map(float, each)) / len(each)
+        for name, each in ((_LOGGED, means), (_CLIPPED, clips), (_PREDICTED, predictions))
+    }
+    if is_known and has_sums:
+        mean[_LOGGED] = float(sum(wholes))
+    return Result(weights.grad, mean)
 
 
 def _weights() -> Any:
