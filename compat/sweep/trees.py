@@ -19,7 +19,7 @@ from unhang.compat import upstreams
 from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import pins, sources
 from unhang.judge import scene
-from unhang.judge.decide import WRONG
+from unhang.judge.decide import NOT_AFFECTED, WRONG
 from unhang.judge.nearest import nearest
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import ShapeTable, Target
@@ -85,10 +85,11 @@ def _newest(upstream: str) -> str:
 
 
 def _nearest(fix: str, target: Target, source: Source, known: set[str]) -> str:
-    """Return which of the known shapes is closest; empty if none is close."""
-    table = catalog.shape_table()
+    """Return which of the known shapes is closest, if it may have the feature; empty if none is close."""
+    table, without = catalog.shape_table(), not scene.has_feature(fix, source.function)
     shapes = {key: it for key in table.shapes if key[0] == fix and key[2] in known and (it := table.shapes.get(key))}
-    mine = ShapeTable(shapes, table.files)
+    with_feature = {key: it for key, it in shapes.items() if without or it.state != NOT_AFFECTED}
+    mine = ShapeTable(with_feature or shapes, table.files)
     data = source.text.encode()
     found = nearest(
         target, source.function, data, mine, catalog.outlines(fix), catalog.releases_of(fix, target.upstream)

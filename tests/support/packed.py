@@ -13,7 +13,7 @@ MODEL, ID = "critic-microbatch-scale", "acme-scale"
 
 def pack(folder: Path, *fixes: str, model: str = MODEL, **about: Any) -> Path:
     """Write a pack whose fixes are copies of one of ours; return its folder. ``about`` changes its pack.json."""
-    for name in ("codemods", "compat/data", "compat/endstates", "prove"):
+    for name in ("codemods", "compat/data", "prove"):
         (folder / name).mkdir(parents=True)
     for fix in fixes or (ID,):
         ours, theirs = (name.replace("-", "_") for name in (model, fix))
@@ -21,11 +21,9 @@ def pack(folder: Path, *fixes: str, model: str = MODEL, **about: Any) -> Path:
         change(folder, fix, id=fix)
         for source, copies in (
             (f"codemods/{ours}.py", f"codemods/{theirs}.py"),
-            (f"compat/endstates/{ours}.py", f"compat/endstates/{theirs}.py"),
             (f"src/unhang/prove/fixes/{ours}.py", f"prove/{theirs}.py"),
         ):
-            if (REPOSITORY / source).exists():  # a fix with a scene has no end state
-                (folder / copies).write_text((REPOSITORY / source).read_text().replace(model, fix))
+            (folder / copies).write_text((REPOSITORY / source).read_text().replace(model, fix))
         shutil.copy(COMPAT / "data" / f"{model}.json", folder / "compat" / "data" / f"{fix}.json")
     document = {"schema": 1, "name": "acme", "version": "1.2", "requires-unhang": ">=0.1"}
     (folder / "pack.json").write_text(json.dumps({**document, **about}))

@@ -38,6 +38,14 @@ def test_an_unknown_one_plays_in_the_release_that_has_the_closest() -> None:
     assert where(new, other)[1].startswith("ms-swift/")
 
 
+def test_an_unknown_one_with_the_feature_plays_where_it_may_be() -> None:
+    old = sources.wheel("merged-lora-stale-sync", "0.7.0")
+    head = "def get_per_tensor_param(self, layered_summon=False, base_sync_done=False):\n"
+    edits = [f"{head}        print({word})\n" for word in ("1", "merged_lora_context")]
+    found = [where(old, old.data.decode().replace(head, edit, 1))[1] for edit in edits]
+    assert found == ["verl/0.7.0", "verl/0.9.1"], "0.7.0 cannot merge"
+
+
 def test_a_function_that_depends_on_another_plays_beside_a_wrong_one() -> None:
     assert where(sources.wheel(HEAD, "0.9.1"))[1] == where(sources.wheel(HEAD, "0.4.0"))[1] == "verl/0.8.0"
 

@@ -1,26 +1,30 @@
 """verl: its real engine sends a small model with LoRA, under torch's real FSDP, three times while the adapters grow.
 
 The weights that arrive are kept until all are there, and then compared with those that peft merges in one process. What
-the engine imports of verl besides its FSDP utilities are stand-ins, such as the quantizer of QAT: it keeps the signs.
+the engine imports of verl besides its FSDP utilities are stand-ins, such as the quantizer of QAT: it keeps the signs. A
+CPU has no other device to move the model to, so the steps of a sync are followed instead.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import itertools
 import sys
 from collections import OrderedDict
+from contextlib import contextmanager
 from copy import deepcopy
-from itertools import groupby
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import MagicMock
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, shims
+from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import shims
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
 WARM = ("torch", "torch.distributed.fsdp", "transformers", "peft", "tensordict", "accelerate")
 _ONE, _TWO = Topology(), Topology(dp=2)
@@ -30,33 +34,67 @@ CASES = (
     Case("two-bfloat16", _TWO, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16"}),
     Case("two-offload", _TWO, "ranks", DIFFERS, _WHERE, {"offload": True}),
     Case("two-policy", _TWO, "ranks", DIFFERS, _WHERE, {"policy": True}),
-    Case("two-quantized", _TWO, "ranks", DIFFERS, _WHERE, {"qat": True}, core=True),
+    Case("two-quantized", _TWO, "ranks", DIFFERS, _WHERE, {"qat": "none"}, core=True),
     Case("one", _ONE, "ranks", DIFFERS, _WHERE),
     Case("one-bfloat16", _ONE, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16"}, core=True),
-    Case("one-bfloat16-quantized", _ONE, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16", "qat": True}),
+    Case("one-bfloat16-quantized", _ONE, "ranks", DIFFERS, _WHERE, {"dtype": "bfloat16", "qat": "none"}),
     Case("fsdp1-two", _TWO, "ranks", PASSED, options={"fsdp": 1}, core=True),
     Case("fsdp1-two-offload", _TWO, "ranks", PASSED, options={"fsdp": 1, "offload": True}),
-    Case("fsdp1-two-quantized", _TWO, "ranks", PASSED, options={"fsdp": 1, "qat": True}),
+    Case("fsdp1-two-quantized", _TWO, "ranks", PASSED, options={"fsdp": 1, "qat": "none"}),
     Case("fsdp1-one", _ONE, "ranks", PASSED, options={"fsdp": 1}),
     Case("unmerged-two", _TWO, "ranks", PASSED, options={"merge": False}),
     Case("no-lora-two", _TWO, "ranks", PASSED, options={"lora": False}, core=True),
 )
+_JOBS: dict[str, dict[str, Any]] = {"no LoRA": {"lora": False}, "not merged": {"merge": False}, "merged": {}}
+_KINDS: dict[str, dict[str, Any]] = {
+    "fsdp1": {"fsdp": 1},
+    "fsdp2": {},
+    "policy": {"policy": True},
+    "part": {"whole": True},
+}
+_HOW = (
+    ("float32", "", False, None),
+    ("float32", "none", True, None),
+    ("float32", "fp32", True, None),
+    ("bfloat16", "", True, None),
+    ("float32", "", True, 1),
+    ("bfloat16", "none", False, 1),
+    ("bfloat16", "{}", True, None),
+)
+"""The dtype, the configuration of QAT, whether the weights are offloaded, and how many are read."""
+
+
+def _settings() -> Iterator[Case]:
+    """Yield the settings. Upstream's own fix skips the quantizer, may alias on one rank, and changes FSDP1 too."""
+    for (job, own), (kind, fsdp), ranks in itertools.product(_JOBS.items(), _KINDS.items(), (_ONE, _TWO)):
+        for dtype, qat, offload, reads in _HOW if job == "merged" else _HOW[:3]:
+            options = {**own, **fsdp, "dtype": dtype, "qat": qat, "reads": reads, "syncs": 2}
+            options["offload"] = offload and kind != "policy"  # with its policy, verl moves nothing
+            is_late = job == "merged" and kind != "fsdp1"
+            more = (is_late and ranks == _ONE and dtype == "bfloat16") or (kind == "fsdp1" and offload)
+            options["beyond"] = job == "merged" and bool(qat or more)
+            name = f"{job}, {kind}, {ranks.world} ranks, {dtype}, qat {qat}, offload {offload}, {reads or 'all'} read"
+            yield Case(name, ranks, "ranks", DIFFERS if is_late else PASSED, options=options)
+
+
+GRID = [*_settings()]
+HELD = {r"\(not _skip_staging\)": "what the rewrite reads late has adapters, and upstream skips none of those"}
 YOURS = Case("yours", Topology(), "ranks", DIFFERS, _WHERE)
 _ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_utils"
+_TYPES, _METHOD = "verl.utils.torch_dtypes", "_merged_lora_per_tensor_param"
 _SYNCS, _WIDTH, _RANK = 3, 16, 4
 _CLOSE = 0.02
 """How far rounding to bfloat16 may take the weights of one layer."""
+_MIXED = {"none": None, "{}": {}, "fp32": {"param_dtype": "fp32"}}
 
 
 class Sync(NamedTuple):
-    """One sync."""
+    """One sync of a rank."""
 
-    off: float
-    """How far what arrived is from what is right: the norm of the difference, of the layer that differs most."""
-    adapters: float
-    """The same of the right weights and the base weights."""
-    kept: bool
-    """Whether the model has its own weights afterwards."""
+    arrived: dict[str, Any]
+    """The weights that the rollout gets, by name."""
+    fault: str
+    """What is wrong with the steps, or with what is left of the model; empty if nothing is."""
 
 
 def caveat(case: Case) -> str:
@@ -71,79 +109,222 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the real engine for a CPU."""
     shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, "verl.utils.model"), any_module))
-    _module(_ENGINE).get_device_id = lambda: "cpu"
-    utils = _module(_UTILS)
+    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, _TYPES, "verl.utils.model"), any_module))
+    engine, utils = _module(_ENGINE), _module(_UTILS)
+    engine.get_device_id = lambda: "cpu"
+    engine.unfuse_moe_params = lambda params, model_type: params  # it splits the experts of some models
     utils.get_device_name, utils.get_torch_device = lambda: "cpu", MagicMock()
     sys.modules["verl.utils.qat.quantizer"] = SimpleNamespace(QATQuantizer=_Quantizer)  # type: ignore[assignment]
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Sync on every rank."""
-    world = gloo.run(case.topology.world, lambda rank: list(_synced(case)), deadline_s=deadline_s)
-    return world.outcome(_wrong, lambda ranks: _text(ranks[0]))
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function can merge adapters, itself or by upstream's own method."""
+    return any(name in ast.unparse(function) for name in ("merged_lora_context", _METHOD))
 
 
-def _wrong(ranks: Sequence[Sequence[Sync]]) -> str:
+def wrong(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
     """Return what is wrong with the syncs; empty where nothing is."""
     for syncs in ranks:
-        if any(sync.off > _CLOSE for sync in syncs):
-            return _text(syncs)
-        if not all(sync.kept for sync in syncs):
-            return "the model does not have its own weights after a sync"
+        rights = _rights(_job(case))
+        for sync, (due, _) in zip(syncs, rights):
+            if [*sync.arrived] != [*due][: case.options.get("reads")]:
+                return f"the rollout gets {', '.join(sync.arrived)}"
+            if any(_off(it, due[name]) > _CLOSE for name, it in sync.arrived.items()):
+                return _text(syncs, rights)
+            if sync.fault:
+                return sync.fault
     return ""
 
 
-def _text(syncs: Sequence[Sync]) -> str:
-    off, adapters = (", ".join(f"{it:.3f}" for it in column) for column in list(zip(*syncs))[:2])
-    return f"{_WHERE} off by {off}; the adapters change them by {adapters}"
+def right(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
+    """Return what was seen."""
+    return _text(ranks[0], _rights(_job(case)))
 
 
-def _synced(case: Case) -> Iterator[Sync]:
+def _text(syncs: Sequence[Sync], rights: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    off = [max(_off(it, due[name]) for name, it in sync.arrived.items()) for sync, (due, _) in zip(syncs, rights)]
+    adapters = [
+        max((_off(base[name], it) for name, it in due.items() if name in base), default=0.0) for due, base in rights
+    ]
+    texts = [", ".join(f"{it:.3f}" for it in column) for column in (off, adapters)]
+    return f"{_WHERE} off by {texts[0]}; the adapters change them by {texts[1]}"
+
+
+def _off(one: Any, other: Any) -> float:
+    return float((one.float() - other.float()).norm())
+
+
+def on_rank(case: Case, rank: int) -> list[Sync]:
     """Sync several times; after each, the adapters grow."""
+    job, syncs = _job(case), list[Sync]()
+    if job.lora and not job.merges and case.options.get("fsdp") == 1 and case.topology.world > 1:
+        return syncs  # FSDP1 collects adapters on CUDA alone: ranks of a CPU die
+    widest, engine = _widest(case), _engine(case)
+    for number in range(case.options.get("syncs", _SYNCS)):
+        before, steps = _parts(engine.module), _followed()
+        params, config = _sent(engine, bool(number))
+        sent = []
+        for pair in itertools.islice(params, case.options.get("reads")):
+            steps.append("reads")
+            sent.append(pair)
+        params.close()
+        faults = {
+            "the model does not have its own weights after a sync": all(
+                map(lambda one, other: bool((one == other).all()), before, _parts(engine.module))
+            ),
+            "another configuration of the adapters": config in ("none", _configuration(case, engine.module)),
+            "a weight is wider than without LoRA": max(it.itemsize for _, it in sent) <= widest,
+            f"the steps of a sync are {', '.join(dict.fromkeys(steps))}": _is_in_order(case, steps),
+        }
+        fault = next((fault for fault, is_right in faults.items() if not is_right), "")
+        syncs.append(Sync({name: it.detach().clone() for name, it in sent}, fault))
+        _grow(engine.module)
+    return syncs
+
+
+def _sent(engine: Any, synced: bool) -> tuple[Generator[tuple[str, Any], None, None], Any]:
+    """Return what the engine sends, and the configuration of the adapters; the oldest functions return none."""
+    returned = engine.get_per_tensor_param(base_sync_done=synced)
+    params, config = returned if isinstance(returned, tuple) else (returned, "none")
+    pairs = (pair for pair in (params.items() if isinstance(params, dict) else params))
+    return pairs, config.to_dict() if hasattr(config, "to_dict") else config
+
+
+def _widest(case: Case) -> int:
+    """Return how many bytes a number may take that arrives: with merged adapters, as many as without any."""
+    if not _job(case).merges or _quantizes(case):
+        return 4
+    without = _engine(case._replace(options={**case.options, "lora": False}))
+    return max(2, *(it.itemsize for _, it in _sent(without, False)[0]))
+
+
+def _configuration(case: Case, model: Any) -> dict[str, Any] | None:
+    """Return the configuration that the rollout gets with adapters."""
+    model = getattr(model, "_fsdp_wrapped_module", model)
+    return None if _job(case).merges or not hasattr(model, "peft_config") else model.peft_config["default"].to_dict()
+
+
+def _is_in_order(case: Case, steps: Sequence[str]) -> bool:
+    """Return whether the model is moved around its merging, each once. In it FSDP2's weights are read, else after."""
+    done, read = [step for step in steps if step != "reads"], steps.index("reads")
+    wanted = [*["loads"] * ("loads" in steps), *["merges", "puts back"] * ("merges" in steps)]
+    wanted += ["offloads"] * (case.options.get("offload", False) and "loads" in steps)
+    is_late = "merges" in steps and case.options.get("fsdp") != 1
+    if is_late:
+        return done == wanted and read < steps.index("puts back")
+    return done == wanted and ("offloads" not in steps or read > steps.index("offloads"))
+
+
+def _followed() -> list[str]:
+    """Return a list to which the steps of a sync will be added."""
+    steps: list[str] = []
+    engine, utils, torch = map(_module, (_ENGINE, _UTILS, "torch"))
+
+    def moving(step: str, real: Any) -> Any:
+        return lambda *given: (steps.append(step), real(*given))[1]
+
+    def copied(tensor: Any) -> Any:
+        steps.extend(["copies to the CPU"] * (sys._getframe(1).f_globals is vars(engine)))
+        return torch._C.TensorBase.cpu(tensor)
+
+    @contextmanager
+    def merged(*given: Any, **others: Any) -> Iterator[None]:
+        try:
+            with utils.merged_lora_context(*given, **others):
+                steps.append("merges")
+                yield
+        finally:
+            steps.append("puts back")
+
+    torch.Tensor.cpu = copied
+    engine.merged_lora_context = merged
+    engine.load_fsdp_model_to_gpu = moving("loads", utils.load_fsdp_model_to_gpu)
+    engine.offload_fsdp_model_to_cpu = moving("offloads", utils.offload_fsdp_model_to_cpu)
+    return steps
+
+
+class Job(NamedTuple):
+    """What decides which weights a rollout must get."""
+
+    lora: bool
+    merges: bool
+    dtype: str
+    has_whole: bool
+    """Whether FSDP leaves some weights in one piece."""
+    qat: bool
+    syncs: int
+
+
+def _job(case: Case) -> Job:
+    options = case.options
+    merges = bool(options.get("merge", True) and options.get("feature", True))
+    of_model = options.get("lora", True), merges, options.get("dtype", "float32"), options.get("whole", False)
+    return Job(*of_model, _quantizes(case), options.get("syncs", _SYNCS))
+
+
+def _quantizes(case: Case) -> bool:
+    """Return whether the weights are quantized, which older functions do not know."""
+    known = _module(_ENGINE).FSDPEngine.get_per_tensor_param.__code__.co_names
+    return bool(case.options.get("qat")) and "_qat_enabled" in known
+
+
+@cache
+def _rights(job: Job) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the weights of one process that the rollout must get in each sync, and those of the base model."""
+    model, found = _model(job), []
+    for number in range(job.syncs):
+        base = {name.replace(".base_layer", ""): it for name, it in _weights(job, model, False, False).items()}
+        found.append((_weights(job, model, job.merges, bool(number)), base))
+        _grow(model)
+    return found
+
+
+def _grow(model: Any) -> None:
     import torch
 
-    one, engine = _model(case), _engine(case)
-    for _ in range(_SYNCS):
-        before = _parts(engine.module)
-        sent, _ = engine.get_per_tensor_param(base_sync_done=False)
-        arrived = {name.replace(".base_layer", ""): it for name, it in list(sent)}
-        right, base = _weights(case, one, case.options.get("merge", True)), _weights(case, one, False)
-        assert arrived.keys() == right.keys()
-        yield Sync(
-            max(float((arrived[name].float() - it).norm()) for name, it in right.items()),
-            max(float((base[name] - it).norm()) for name, it in right.items()),
-            all(torch.equal(*pair) for pair in zip(before, _parts(engine.module))),
-        )
-        with torch.no_grad():
-            for model in (one, engine.module):
-                for name, weight in model.named_parameters():
-                    if "lora_B" in name:
-                        weight.mul_(1.5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.mul_(1.5)
 
 
-def _model(case: Case) -> Any:
-    """Return a model of three layers, of which two have an adapter."""
+def _model(job: Job) -> Any:
+    """Return a model of three layers, of which one has an adapter; and of a fourth one that has, if it is whole."""
     import torch
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    layers = {name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head")}
-    block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in ("q", "norm")]))
+    names = ("q", "norm", *(["k"] if job.has_whole else []))
+    layers = {name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")}
+    block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in names]))
     model: Any = torch.nn.Sequential(OrderedDict(block=block, head=layers["head"]))
-    if case.options.get("lora", True):
-        model = get_peft_model(model, LoraConfig(r=_RANK, target_modules=["q"], init_lora_weights=False))
-    return model.to(getattr(torch, case.options.get("dtype", "float32")))
+    model._checkpoint_conversion_mapping = {"^stem": "block"}  # as transformers renames weights
+    if job.lora:
+        model = get_peft_model(model, LoraConfig(r=_RANK, target_modules=["q", "k"], init_lora_weights=False))
+    return model.to(getattr(torch, job.dtype))
 
 
-def _weights(case: Case, model: Any, is_merged: bool) -> dict[str, Any]:
-    """Return the weights of one process, merged by peft or not, as the rollout must get them."""
+def _weights(job: Job, model: Any, merges: bool, synced: bool) -> dict[str, Any]:
+    """Return the weights of one process, merged by peft or not, as the rollout must get them; or the adapters alone."""
+    from peft import get_peft_model_state_dict
+
     model = deepcopy(model)
-    if hasattr(model, "peft_config"):
-        model = model.merge_and_unload() if is_merged else model.unload()
-    return {
-        name: it.float().sign() if case.options.get("qat") else it.float() for name, it in model.state_dict().items()
-    }
+    has_adapters, config = hasattr(model, "peft_config"), None
+    if has_adapters and synced and not merges:
+        found = get_peft_model_state_dict(model)
+    else:
+        if has_adapters:
+            config = None if merges else model.peft_config["default"]
+            model = model.merge_and_unload() if merges else model.unload()
+        found = model.state_dict()
+    return {_named(name, config): it.float().sign() if job.qat else it.float() for name, it in found.items()}
+
+
+def _named(name: str, config: Any) -> str:
+    """Return the name under which a weight arrives; under adapters, with that of their wrapper."""
+    layer, _, own = name.rpartition(".")
+    wrapped = config is not None and layer.rpartition(".")[2] in config.target_modules
+    return f"{layer}{'.base_layer' * wrapped}.{own}".replace("block", "stem")
 
 
 def _engine(case: Case) -> Any:
@@ -160,7 +341,7 @@ def _engine(case: Case) -> Any:
         fully_shard,
     )
 
-    model, ranks = _model(case), case.topology.world
+    model, ranks = _model(_job(case)), case.topology.world
     mesh = init_device_mesh("cpu", (ranks,))
     if case.options.get("fsdp") == 1:
         _module(_UTILS).get_device_id = lambda: 0
@@ -172,14 +353,16 @@ def _engine(case: Case) -> Any:
     else:
         _module(_UTILS).get_device_id = lambda: "cpu"
         policy = CPUOffloadPolicy(pin_memory=False) if case.options.get("policy") else OffloadPolicy()
-        for part in ((model.base_model.model if hasattr(model, "peft_config") else model).block, model):
-            fully_shard(part, mesh=mesh, offload_policy=policy)
+        block = (model.base_model.model if hasattr(model, "peft_config") else model).block
+        whole = {*block.k.parameters()} if case.options.get("whole") else None
+        for part in (block, model):
+            fully_shard(part, mesh=mesh, offload_policy=policy, ignored_params=whole)
     engine = object.__new__(_module(_ENGINE).FSDPEngine)
     engine.module, engine._is_offload_param = model, case.options.get("offload", False)
     engine.model_config = SimpleNamespace(lora={"merge": case.options.get("merge", True)}, hf_config=MagicMock())
     engine._uses_fsdp2_cpu_offload_policy = case.options.get("policy", False)
-    engine._qat_enabled = case.options.get("qat", False)
-    engine._qat_config, engine.engine_config = MagicMock(ignore_patterns=()), SimpleNamespace(mixed_precision=None)
+    engine._qat_enabled, mixed = bool(qat := case.options.get("qat")), _MIXED.get(qat)
+    engine._qat_config, engine.engine_config = MagicMock(ignore_patterns=()), SimpleNamespace(mixed_precision=mixed)
     return engine
 
 
@@ -196,11 +379,11 @@ def _module(name: str) -> Any:
 class _Quantizer:
     """Gives the signs of the weights of a layer when the next one begins."""
 
-    def __init__(self, **_: Any) -> None:
-        pass
+    def __init__(self, mode: str, group_size: int, ignore_patterns: list[str], device: Any, param_dtype: Any) -> None:
+        self.dtype = param_dtype
 
     def quantize_with_fusion(self, params: Iterable[tuple[str, Any]], target_device: Any) -> Iterator[tuple[str, Any]]:
         """Yield names and signs."""
-        for _, pairs in groupby(params, lambda pair: pair[0].rpartition(".")[0]):
+        for _, pairs in itertools.groupby(params, lambda pair: pair[0].rpartition(".")[0]):
             for name, weight in list(pairs):
-                yield name, weight.sign().to(target_device)
+                yield name, weight.sign().to(target_device, self.dtype)
