@@ -878,10 +878,36 @@ def test_a_second_fix_on_top_of_a_first(has_marks: bool, site: Path, tmp_path: P
     assert cli.tree(site) == before
     other = cli.called_with_all("apply", *second, *here, "--require", "second")
     assert (other.code, "it goes on top of first, which is not in place" in other.out) == (1, True), other
+    assert "give its pack as well, with --pack: first is in none of these" in other.out
     assert cli.tree(site) == before
-    for _ in range(2):  # the second is judged by what is there
-        done = cli.called_with_all("apply", *both, *here, "--require", "second")
+    done = cli.called_with_all("apply", *both, *here, "--require", "second")
     assert done.code == 0, done
+    assert cli.called_with_all("revert", *both, *here).code == 0
+    assert cli.called_with_all("apply", *first, *here).code == 0
+    back = cli.called_with_all("revert", *both, *here)
+    assert [row.split()[:2] for row in back.out.splitlines() if row.startswith("  ")][-2:] == [
+        ["reverted", "first"], ["drifted", "second"],
+    ]  # fmt: skip
+
+
+def test_a_fix_from_a_diff_is_written_to_all_that_its_distribution_holds_or_to_none(tmp_path: Path) -> None:
+    site = widgets.site(tmp_path / "site", "1.0", ENGINE, {"widgets_one.py": "X = 1\n"})
+    before = cli.tree(site)
+    diff = widgets.diff(ENGINE.replace("job.go(LIMIT)", "job.go(1)"), ENGINE)
+    diff += "--- a/widgets_one.py\n+++ b/widgets_one.py\n@@ -1 +1 @@\n-X = 1\n+X = 2\n"
+    (tmp_path / "both.patch").write_text(diff)
+    pack = ("--pack", tmp_path / "pack", "--target", site)
+    begun = cli.called_with_all(
+        "new", "both", *pack, "--upstream", "widgets==1.0", "--from-patch", tmp_path / "both.patch"
+    )
+    assert begun.code == 0, begun
+    (site / FILE).write_text(ENGINE.replace("job.go(LIMIT)", "job.went()"))
+    assert cli.called_with_all("apply", *pack).code == 1
+    assert (site / "widgets_one.py").read_text() == "X = 1\n"
+    (site / FILE).write_text(ENGINE)
+    assert cli.called_with_all("apply", *pack).code == 0
+    assert cli.called_with_all("revert", *pack).code == 0
+    assert cli.tree(site) == before
 
 
 def test_an_edit_of_somebody_beside_a_fix_is_no_release(site: Path, tmp_path: Path) -> None:

@@ -78,13 +78,13 @@ def wheel(folder: Path, version: str = "1.0", engine: str = ENGINE, more: Mappin
     )
 
 
-def site(folder: Path, version: str = "1.0", engine: str = ENGINE) -> Path:
+def site(folder: Path, version: str = "1.0", engine: str = ENGINE, more: Mapping[str, str] = {}) -> Path:
     """Lay out a release as an installer does, with hashes in its RECORD."""
     import base64
     import hashlib
 
     folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(wheel(folder / "wheels", version, engine)) as archive:
+    with zipfile.ZipFile(wheel(folder / "wheels", version, engine, more)) as archive:
         archive.extractall(folder / "site")
     record = folder / "site" / f"widgets-{version}.dist-info" / "RECORD"
     rows = []
