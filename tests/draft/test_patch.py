@@ -115,7 +115,7 @@ def test_what_is_no_change_of_lines(kind: str) -> None:
     text = f"diff --git a/a/x.py b/a/x.py\n{kind}" + diff("a\n", "b\n", "a/y.py")
     result = apply(text, a_x="x\n", a_y="a\n")
     assert [it.file for it in result.files] == ["a/y.py"]
-    assert [*result.left, *result.out] == [f"a/x.py: {'it is no text' if 'Binary' in kind else 'it changes no line'}"]
+    assert [*result.left, *result.out] == [f"a/x.py: {'it is no text' if 'Binary' in kind else 'the mode of the file'}"]
 
 
 def test_the_tab_that_git_writes_behind_a_path_with_a_space_is_not_part_of_it() -> None:
@@ -148,3 +148,20 @@ def test_a_hunk_that_does_not_fit_is_left_to_a_person_only_outside_of_a_function
     assert result.files[0].after == AFTER.replace("line five\n", "line 6\n")
     (left,) = result.left
     assert left.endswith("it changes code outside of a function, and does not fit")
+
+
+def test_a_mode_and_what_an_installer_writes_are_left_out_with_a_line_each() -> None:
+    moded = "diff --git a/a/x.py b/a/x.py\nold mode 100644\nnew mode 100755\n"
+    result = apply(moded + diff(BEFORE, AFTER), a_x=BEFORE)
+    assert ([it.after for it in result.files], result.out) == ([AFTER], ("a/x.py: the mode of the file",))
+    assert apply(moded, a_x=BEFORE) == patch.Result((), (), ("a/x.py: the mode of the file",))
+    installed = apply(diff("License: A\n", "License: B\n", "x-1.0.dist-info/METADATA"))
+    assert (installed.left or installed.out) == ("x-1.0.dist-info/METADATA: an installer writes it",)
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [("-a\r\n+b\r\n", False), ("-a\r\n-b\n+c\r\n+d\n", False), ("+b\r\n", False), ("-a\r\n+a\n", True)],
+)
+def test_a_diff_that_changes_how_lines_end_is_known(text: str, does: bool) -> None:
+    assert patch.changes_ends(f"--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n{text}") is does

@@ -114,7 +114,10 @@ def _read(path: str) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         hint = "write it as it is: `git diff --output=FILE`"
         raise UnhangError("bad-patch", "this diff is in UTF-16, as PowerShell's `>` writes", path=path, hint=hint)
-    return data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    if patch.changes_ends(text):
+        console.say("left out: how lines end: those of a file stay as they are")
+    return text.replace("\r\n", "\n")
 
 
 def _fetched(address: str) -> bytes:

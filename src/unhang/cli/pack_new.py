@@ -245,6 +245,9 @@ def _use(options: argparse.Namespace, stage: str) -> None:
 
 def _left_out(result: Result, options: argparse.Namespace) -> Result:
     """Return what a diff does without the paths that a person leaves out, or is refused under ``--strict``."""
+    paths = [*(it.partition(": ")[0] for it in (*result.left, *result.out)), *(it.diffed for it in result.files)]
+    for path in (it for it in options.leave_out if not any(_is_at(each, it) for each in paths)):
+        raise UnhangError("bad-option", f"the diff has no {gate.line(path)}", hint="write the path as the diff has it")
     named = [it for it in result.left if any(_is_at(it.partition(": ")[0], path) for path in options.leave_out)]
     left = tuple(it for it in result.left if it not in named)
     files = tuple(it for it in result.files if not any(_is_at(it.diffed, path) for path in options.leave_out))

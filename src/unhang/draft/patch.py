@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import NamedTuple
 
 from unhang import gate
@@ -99,6 +100,8 @@ class _Section(NamedTuple):
     hunks: list[_Hunk]
     why: str = ""
     """Why it is more than a change of lines; empty if it is none."""
+    has_mode: bool = False
+    """Whether it changes the file's mode."""
 
 
 def apply(
@@ -123,12 +126,17 @@ def apply(
     misfits: list[str] = []
     for section in _sections(text):
         name = gate.line(section.path)
+        if section.has_mode:
+            out.append(f"{name}: the mode of the file")
+            if not section.hunks and not section.why:
+                continue
         places = [(it, done[it][2] if it in done else was) for it, was in read(section.path)]
         tried = [(path, was, *_applied(section.hunks, was.split("\n"))) for path, was in places]
         if len(tried) > 1 or (tried and not f"/{section.path}".endswith(f"/{tried[0][0]}")):
             tried = [it for it in tried if not any(is_inside(section.path, hunk.numbers) for hunk in it[-1])]
         if len(tried) != 1 or section.why or not section.hunks:
             several = f"{release} has several files that may be it" if tried else f"{release} has no such file"
+            several = "an installer writes it" if re.search(r"\.(dist|egg)-info/", section.path) else several
             why = section.why or (several if len(tried) != 1 else "it changes no line")
             is_there = any(f"/{section.path}".endswith(f"/{it}") for it, _ in places) or len(tried) > 1
             is_lost = bool(section.why or section.hunks) if is_there else matters(section.path, section.why == _ADDED)
@@ -162,6 +170,12 @@ def apply(
     return Result(tuple(files), tuple(left), tuple(out))
 
 
+def changes_ends(text: str) -> bool:
+    """Return whether lines that a diff removes end in another way than those that take their place. Pure."""
+    runs = [(sign, {row.endswith("\r") for row in rows}) for sign, rows in groupby(text.split("\n"), lambda it: it[:1])]
+    return any((one[0], two[0]) == ("-", "+") and one[1] != two[1] for one, two in zip(runs, runs[1:]))
+
+
 def _sections(text: str) -> list[_Section]:
     """Return what a diff does to each file, in its order. Raises UnhangError ``bad-patch``."""
     rows, at = text.split("\n"), 0
@@ -174,6 +188,8 @@ def _sections(text: str) -> list[_Section]:
             is_open = True
         elif is_open and (why := next((why for start, why in _KINDS.items() if row.startswith(start)), "")):
             found[-1] = found[-1]._replace(why=found[-1].why or why)
+        elif is_open and row.startswith("new mode "):
+            found[-1] = found[-1]._replace(has_mode=True)
         elif is_open and (moved := re.match("(rename|copy) from (.*)", row)):
             why = f"the diff makes it as a {moved[1]} of {gate.line(_unquoted(moved[2]))}; {_APART}"
             found[-1] = found[-1]._replace(why=why)
@@ -183,7 +199,7 @@ def _sections(text: str) -> list[_Section]:
             section = _named(row[4:], following[4:])
             if is_open and found[-1].path == section.path:
                 before = found.pop()
-                section = section._replace(why=section.why or before.why)
+                section = section._replace(why=section.why or before.why, has_mode=before.has_mode)
             found.append(section)
             at, is_open = at + 1, False
         elif found and (begins := _HUNK.match(row)):
@@ -192,7 +208,7 @@ def _sections(text: str) -> list[_Section]:
             is_open = False
             continue
         at += 1
-    if not any(it.hunks or it.why for it in found):
+    if not any(it.hunks or it.why or it.has_mode for it in found):
         raise UnhangError("bad-patch", "this file has no unified diff in it", hint="`git diff` writes one")
     return found
 

@@ -108,11 +108,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
             )
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:
-        wanted = (
-            finding
-            for finding in findings
-            if is_to_rewrite(finding) and not _is_blocked(finding, blocked)
-        )
+        wanted = (finding for finding in findings if is_to_rewrite(finding) and not _is_blocked(finding, blocked))
         results = []
         for path, group in _by_path(wanted).items():
             key = path, tuple(finding.target for finding in group)

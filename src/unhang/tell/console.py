@@ -354,7 +354,9 @@ def summary(findings: Sequence[Finding], request: Request, collides: UnhangError
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:
         return f"{counts} {digest}; {collides.message}: {collides.hint}"
-    if any(it.verdict.to_rewrite or it.overlay or it.source or it.to_write for it in left):
+    to_write = [it for it in left if it.verdict.to_rewrite or it.overlay or it.source or it.to_write]
+    blocked = {(it.installation, it.target.fix) for it in left if it not in to_write}
+    if any((it.installation, it.target.fix) not in blocked for it in to_write):
         return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
     if any(finding.result for finding in left):
         return f"{counts} {digest}; next:\n  {suggest.command('diff', request, '--unknown')}"
