@@ -156,6 +156,11 @@ def test_what_it_cannot_express_is_named_and_may_be_left_out(site: Path, tmp_pat
     page = ran("explain", tmp_path, "my-fix").out
     assert "Not in this fix" in page
     assert "widgets&#47;new.py" in page or "widgets/new" in page, page[:900]
+    shutil.rmtree(tmp_path / "our-pack")
+    other = new(tmp_path, "--target", site, "--leave-out", "widgets/knew.py", diff=DIFF + ADDED)
+    assert (other.code, "the diff has no widgets/knew.py" in other.err) == (2, True), other.err
+    begun = new(tmp_path, "--target", site, "--leave-out", "widgets/new.py", diff=DIFF + ADDED)
+    assert (begun.code, "left out: widgets/new.py: the diff adds it" in begun.err) == (0, True), begun.err
     assert ran("apply", tmp_path, "--target", site, "--require", "my-fix").code == 0
 
 
