@@ -169,4 +169,5 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
         return
     first = _FIRST if numbers == {"1"} else ""
     others = "who else is in that group did not come, or runs another call"
-    yield Cause("never-arrived", f"{told}: {others}", CODES["never-arrived"] + first)
+    do = next((one.do for one in said if one.do), CODES["never-arrived"] + first)
+    yield Cause("never-arrived", f"{told}: {others}", do)

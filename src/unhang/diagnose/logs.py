@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import log_prefixes, phrases, stacks, statements
+from unhang.diagnose import log_prefixes, phrases, ras, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
@@ -29,7 +29,7 @@ _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
-    *phrases.WORDS,
+    *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"
 """What a process of ms-swift says once all has gone well."""
@@ -190,6 +190,7 @@ class _Log:
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
         self.statements = statements.Reader()
+        self.ras = ras.Reader()
         self._cut = ""
         """The beginning of a line that a terminal has wrapped."""
         self._cut_at, self._left = "", 0
@@ -209,7 +210,7 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self._cut or self.statements.is_open)
+        return bool(self.open or self.caught or self._cut or self.statements.is_open or self.ras.is_open)
 
     def before(self, line: str) -> None:
         """Take the line before one that is taken: loggers write the time above a traceback."""
@@ -241,6 +242,7 @@ class _Log:
             text = said.rstrip()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
+            self.ras.line(text, source)
             self._line(speaker, text, at, source)
             self._before, self._before_at = (speaker, text), at
 
@@ -337,8 +339,9 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
-        if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
-            yield Rank(stacks.NOBODY, statements=stated)
+        stated = self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))
+        if said := (*stated, *self.ras.statements()):
+            yield Rank(stacks.NOBODY, statements=said)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, statements, where
 from unhang.diagnose.evidence import Count, span
-from unhang.diagnose.phrases import FOLLOWS
+from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -94,7 +94,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
     suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
-    lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
+    lines += [terminal.wrapped(line, width) for line in (*_causes(report.diagnosis), *_notes(job))]
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
@@ -184,7 +184,7 @@ def _suspects(found: Diagnosis) -> list[str]:
         return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
-    return [nobody if job.ranks or job.spoken else nothing, *lines]
+    return [nobody if job.ranks or job.spoken or _notes(job) else nothing, *lines]
 
 
 def processes(found: Diagnosis) -> list[str]:
@@ -209,6 +209,10 @@ def _causes(found: Diagnosis) -> Iterable[str]:
         yield f"{'also' if number else 'cause'}: {one.code}{f': {why}' if why else ''}"
         if not number:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
+
+
+def _notes(job: Job) -> list[str]:
+    return [f"note: {gate.line(one.words)} ({one.source})" for one in job.statements if one.weight == NOTE][:_FEW]
 
 
 def _table(facts: Facts, first: Collection[int]) -> list[str]:
