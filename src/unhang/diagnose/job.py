@@ -60,7 +60,7 @@ def merged(told: Iterable[Told]) -> Job:
         parts[dump.rank.rank].append(_grouped(dump.rank, renamed[dump.rank.rank]))
     strangers: list[Message] = []
     names: dict[int, str] = {}
-    files = Counter(part.pid for one in told for part in one.parts)
+    files = Counter(part.name for one in told for part in one.parts)
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
@@ -68,7 +68,7 @@ def merged(told: Iterable[Told]) -> Job:
             if number is None:
                 is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
                 if is_alone and not dumps and _taken_by(part) is not None:
-                    names[-2 - len(names)] = _named(part.pid, one.file, files[part.pid])
+                    names[-2 - len(names)] = _named(part.name, one.file, files[part.name])
                     parts[min(names)].append(_numbered(part, min(names)))
                 elif is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
@@ -99,9 +99,10 @@ def merged(told: Iterable[Told]) -> Job:
     )
 
 
-def _named(pid: str, file: str, processes: int) -> str:
-    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its number."""
-    return gate.line(file if not pid else f"pid {pid}" if processes == 1 else f"pid {pid} ({file})")
+def _named(name: str, file: str, processes: int) -> str:
+    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its name."""
+    is_known = processes == 1 and not name.startswith("process ")
+    return gate.line(file if not name else name if is_known else f"{name} ({file})")
 
 
 def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
@@ -117,7 +118,7 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     left = []
     for one in told:
         out = [(one.file, _taken_by(part)) in older for part in one.parts]
-        rests = [part._replace(stacks=(), pid="") if is_out else part for part, is_out in zip(one.parts, out)]
+        rests = [part._replace(stacks=(), name="") if is_out else part for part, is_out in zip(one.parts, out)]
         parts = tuple(rest for rest, is_out in zip(rests, out) if not is_out or rest != Rank(rest.rank))
         left.append(one._replace(parts=parts, named=one.named if parts or not any(out) else None))
         whys = (older.get((one.file, is_spied)) for is_spied in (True, False))
@@ -142,7 +143,7 @@ def _taken_by(part: Rank) -> bool | None:
     """Return whether the stacks of a part are py-spy's, or of a file of faulthandler's; None if they are of a log."""
     if any(stack.idle is not None for stack in part.stacks):
         return True
-    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, pid=part.pid) else None
+    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, name=part.name) else None
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

@@ -94,7 +94,7 @@ class Reader:
                 values = {**values, "within": values["by"]} if by == SPEAKER else values
             if phrase.key == "store-gone":
                 values = {**next((it for _, one, it, *_ in found if one == phrase and it), {}), **values}
-            yield _statement(phrase, values, by, _name(speaker))._replace(source=source, at=at, text=text)
+            yield _statement(phrase, values, by, name_of(speaker))._replace(source=source, at=at, text=text)
 
 
 def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:
@@ -279,7 +279,7 @@ def _call(one: Statement) -> str:
 
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:
     values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
-    ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
+    ranks = {name: ranks_in(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
     own = _process({name.removeprefix("own_"): value for name, value in values.items() if name.startswith("own_")})
     who = f"rank {by}" if by != SPEAKER else speaker or own or NOBODY
@@ -301,7 +301,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
     if values.get("mine") == str(by):  # so its group begins as the job does
-        ranks["culprits"] = _ranks(values["theirs"])
+        ranks["culprits"] = ranks_in(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}
     told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
@@ -338,7 +338,8 @@ def signal_of(text: str) -> str:
         return ""
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks that a list has: ``4, 5-7``."""
     found = (range(int(first), int(last or first) + 1) for first, last in _RUN.findall(text))
     return tuple(rank for run in found if len(run) < _RANKS for rank in run)[:_RANKS]
 
@@ -350,7 +351,7 @@ def _process(values: dict[str, str]) -> str:
     return " on ".join(filter(None, (name, values.get("host", ""))))
 
 
-def _name(speaker: Speaker) -> str:
+def name_of(speaker: Speaker) -> str:
     """Return by what a launcher's prefix a user would recognise a process; empty if it tells nothing."""
     if found := _OF_RAY.search(speaker.launcher):
         return _process(dict(zip(("name", "pid", "host"), (it or "" for it in found.groups()))))
