@@ -29,8 +29,8 @@ WORDS = (
 """What a line has that begins a part of a report."""
 _LINES, _MOST, _SHOWN = 60, 20_000, 4
 _MEMBER = (
-    r" -- (?:GPUs? [\d,{}()\w /-]{1,80}? managed by process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80})"
-    r"|\[process information not found\])?"
+    r"(?: -- (?:GPUs? [\d,{}()\w /-]{1,80}? managed by process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80})"
+    r"|\[process information not found\]))?"
 )
 _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
@@ -48,7 +48,7 @@ _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 _PROCESS = re.compile(
     r"(?:.*(?P<dead>PEER_DEAD): |\s*)Process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80}) managing GPU"
 )
-_OURS = re.compile(r"RAS of rank (\d{1,7}), process (\d{1,9})$")
+_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
 """What ``--live`` writes above an answer."""
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
@@ -191,6 +191,7 @@ class Reader:
     def json(self, text: str, source: str) -> None:
         """Take a document, or several, whole or cut."""
         self.source = source
+        self._ranks.update((pid, int(rank)) for rank, pid in _OURS.findall(text))
         member, kind, event = Member(None, "", ""), "ranks", False
         for found in _JSON.finditer(text):
             if found["snapshot"]:

@@ -212,7 +212,8 @@ def _causes(found: Diagnosis) -> Iterable[str]:
 
 
 def _notes(job: Job) -> list[str]:
-    return [f"note: {gate.line(one.words)} ({one.source})" for one in job.statements if one.weight == NOTE][:_FEW]
+    notes = {one.words: one.source for one in reversed(job.statements) if one.weight == NOTE}
+    return [f"note: {gate.line(words)} ({source})" for words, source in reversed(notes.items())][:_FEW]
 
 
 def _table(facts: Facts, first: Collection[int]) -> list[str]:
