@@ -41,7 +41,7 @@ _SAME = re.compile(
 )
 _ONE = re.compile(
     r"\s*Rank (?P<rank>\d{1,10})(?: has (?:launched up to operation (?P<count>\d+)|status (?P<status>\w+)|(?P<none>not)"
-    rf" launched any operations)| reported (?P<error>.{{1,80}}?))?{_MEMBER}"
+    rf" launched any operations)| reported (?P<error>.{{1,80}}?)(?= -- |$))?{_MEMBER}"
 )
 _TABLE, _MISSING = "Comms     Nodes", "Missing communicator data from"
 _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
