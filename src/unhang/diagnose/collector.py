@@ -395,6 +395,12 @@ def _inside(pid: int, path: str) -> str:
     return f"{_PROC}/{pid}/{'root' if path.startswith('/') else 'cwd/'}{path}"
 
 
+def booted() -> float:
+    """Return when this machine was started, in seconds since 1970: to that, the times of processes are relative."""
+    found = re.search(rb"^btime (\d+)", _read(f"{_PROC}/stat"), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def _written(rank: Found, process: Process) -> str | None:
     """Return the newest dump that a rank has written, if it has written one."""
     environment = process.environment
@@ -403,9 +409,7 @@ def _written(rank: Found, process: Process) -> str | None:
     stems += [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]  # noqa: S108 - torch's own defaults
     found = []
     with suppress(OSError, ValueError, IndexError):
-        ticks = int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
-        booted = re.search(rb"^btime (\d+)", _read(f"{_PROC}/stat"), re.MULTILINE)
-        started = int(booted[1]) + ticks if booted else 0.0
+        started = booted() + int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
         for stem in filter(None, stems):
             path = _inside(rank.pid, f"{stem}{rank.rank}")
             with suppress(OSError):

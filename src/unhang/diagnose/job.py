@@ -33,6 +33,7 @@ class Told(NamedTuple):
 def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
+    mute = [it.file for it in told if it.at and it.named is None and not (it.dumps or it.parts or it.size or it.why)]
     said = tuple(
         statements.known(it, -1 if one.named is None else one.named)
         for one in told
@@ -42,6 +43,7 @@ def merged(told: Iterable[Told]) -> Job:
     speak = {one.file for one in told if any(part.statements for part in one.parts)}
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
+    unread += [Unread(file, "nothing in it is of a form that is read", partly=False) for file in mute]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
     dumps, left, others = one_job.chosen((one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0)
     unread += left

@@ -37,7 +37,8 @@ _KINDS = {"known": "error", "also": "warning", "possible": "warning", "not-here"
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
 _ENDED = "no rank is suspect: all processes that were seen have ended meanwhile"
 _NOTHING = (
-    "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
+    "no file tells of a rank: it reads logs, dumps of torch's recorder, stacks (py-spy, faulthandler, gdb, ray stack) "
+    "and answers of NCCL's RAS"
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _UNRANKED = (
