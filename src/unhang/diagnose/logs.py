@@ -369,8 +369,8 @@ class _Log:
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
         stated = self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))
-        if said := (*stated, *self.ras.statements()):
-            yield Rank(stacks.NOBODY, statements=said)
+        if all_stated := (*stated, *self.ras.statements()):
+            yield Rank(stacks.NOBODY, statements=all_stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:

@@ -11,16 +11,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import gate
-from unhang.diagnose.evidence import Rank, Statement, spoken
-from unhang.diagnose.phrases import ABOUT, FOLLOWS, NOTE
+from unhang.diagnose.evidence import Rank, Statement
+from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.stacks import NOBODY, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedIOBase
-    from typing import TypeAlias
-
-    _RankOf: TypeAlias = "Callable[[Member], int | None]"
 
 WORDS = (
     b"Job summary", b"Comms     Nodes", b") MISMATCH", b") INCOMPLETE", b") ERROR", b"job process", b"PEER_DEAD",
@@ -73,12 +70,19 @@ _IN_ORDER = "RAS shows nothing wrong, which acquits nobody: it counts what hosts
 class Member(NamedTuple):
     """A rank of a communicator, or a process."""
 
-    rank: int | None
-    pid: str
-    host: str
+    within: int | None
+    """Its rank in the communicator."""
+    pid: str = ""
+    host: str = ""
+    rank: int | None = None
+    """Its rank in the job, once that is known."""
 
-    def name(self) -> str:
+    @property
+    def process(self) -> str:
         return f"pid {self.pid} on {self.host}" if self.pid else ""
+
+    def ranked(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool = False) -> Member:
+        return self._replace(rank=ranks.get((self.pid, self.host), self.within if is_world else None))
 
 
 class _Comm:
@@ -105,6 +109,13 @@ class _Comm:
         yield from self.missing
         for own in (*self.errors.values(), *(own for values in self.values.values() for _, own in values.values())):
             yield from own
+
+    def name_ranks(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool) -> None:
+        """Put the rank in the job to each member of which it is known."""
+        for own in (
+            self.missing, *self.errors.values(), *(own for it in self.values.values() for _, own in it.values()),
+        ):  # fmt: skip
+            own[:] = [one.ranked(ranks, is_world=is_world) for one in own]
 
 
 class Reader:
@@ -152,7 +163,7 @@ class Reader:
         elif _MISSING in text:
             self._what = "missing"
         elif found := _LISTED.match(text):
-            self._comm.missing += [Member(int(one), "", "") for one in re.findall(r"\d+", found[1])[:_MOST]]
+            self._comm.missing += [Member(int(one)) for one in re.findall(r"\d+", found[1])[:_MOST]]
         elif found := _WHAT.match(text):
             self._what = found[1].replace("collective operation", "collective")
         elif found := _SAME.match(text):
@@ -192,7 +203,7 @@ class Reader:
         """Take a document, or several, whole or cut."""
         self.source = source
         self._ranks.update((pid, int(rank)) for rank, pid in _OURS.findall(text))
-        member, kind, event = Member(None, "", ""), "ranks", False
+        member, kind, event = Member(None), "ranks", False
         for found in _JSON.finditer(text):
             if found["snapshot"]:
                 self._next()
@@ -220,7 +231,7 @@ class Reader:
         elif kind == "missing_ranks":
             if told.get("unresponsive") == "true" or told.get("considered_dead") == "true":
                 comm.missing.append(member)
-                self._lost[member._replace(rank=None)] = told.get("considered_dead") == "true"
+                self._lost[member._replace(within=None)] = told.get("considered_dead") == "true"
             else:
                 comm.put(_STATUS, "NOCOMM", 1, member)
         else:
@@ -233,26 +244,20 @@ class Reader:
 
     def statements(self) -> Iterator[Statement]:
         """Yield what the last answer says, beside those before."""
-        comms, found = self._answers[-1] if self._answers else {}, list[Statement]()
+        comms = self._answers[-1] if self._answers else {}
         world = self._world([*comms.values()])
-        members = [one for comm in comms.values() for one in comm.members()]
-        known = {
-            pid: rank for pid, rank in self._ranks.items() if len({it.host for it in members if it.pid == pid}) == 1
-        }
-        ranks = {one: known[one.pid] for one in members if one.pid in known}
-        ranks |= {
-            it._replace(rank=None): one.rank for one in (world.members() if world else ()) for it in (one,) if it.pid
-        }
-
-        def rank_of(one: Member, comm: _Comm | None) -> int | None:
-            return ranks.get(one._replace(rank=None), one.rank if comm is world else None)
-
-        lost = {**dict.fromkeys((one for comm in comms.values() for one in comm.missing), False), **self._lost}
-        found += _lost(lost, lambda one: rank_of(one, world if one.rank is not None else None))
+        ranks = {(one.pid, one.host): one.within for one in (world.members() if world else ()) if one.pid}
+        everybody = {(one.pid, one.host) for comm in comms.values() for one in comm.members()}
+        for pid, rank in self._ranks.items():  # of other hosts, some may have the same number
+            same = [one for one in everybody if one[0] == pid]
+            ranks.update(dict.fromkeys(same, rank) if len(same) == 1 else {})
         for comm in comms.values():
-            before = [one[comm.name] for one in self._answers[:-1] if comm.name in one][-1:]
-            found += _reported(comm, lambda one, comm=comm: rank_of(one, comm))
-            found += _behind(comm, before, lambda one, comm=comm: rank_of(one, comm))
+            comm.name_ranks(ranks, is_world=comm is world)
+        lost = dict.fromkeys((one for comm in comms.values() for one in comm.missing), False)
+        found = [*_lost({**lost, **{one.ranked(ranks): is_dead for one, is_dead in self._lost.items()}})]
+        for name, comm in comms.items():
+            found += _reported(comm)
+            found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
             found += [_note(_SET_UP)] * any("INIT" in status for _, _, status in self._rows)
             found.append(_note(_IN_ORDER))
@@ -264,101 +269,82 @@ class Reader:
         first = [one for one in comms if one.size == max(sizes, default=0) or one.name.startswith("#0-")]
         if len(first) != 1 or sizes.count(max(sizes)) > 1:
             return None
-        first[0].size = max(sizes) or 0
+        first[0].size = max(sizes)
         return first[0]
 
 
-def _lost(lost: Mapping[Member, bool], rank_of: _RankOf) -> Iterator[Statement]:
-    """Yield who does not answer; of each process once, with its rank if something tells it."""
+def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
+    """Yield who does not answer, each once."""
     named: dict[tuple[str, str], tuple[Member, bool]] = {}
     for one, is_dead in lost.items():
-        key = (one.pid, one.host or str(one.rank))
-        named[key] = (one if key not in named or rank_of(one) is not None else named[key][0], is_dead)
-    bare = [key for key in named if not key[0]]
-    if len(bare) == 1 and len(named) == 2:  # the process, and the rank: RAS up to 2.25 says them apart
-        named = {key: (it._replace(rank=int(bare[0][1])), dead) for key, (it, dead) in named.items() if key[0]}
-    elif len(named) > len(bare):
+        key = (one.pid, one.host or str(one.within))
+        named[key] = (max(one, named.get(key, (one,))[0], key=lambda it: it.rank is not None), is_dead)
+    bare = [one for one, _ in named.values() if not one.pid]
+    if 0 < len(bare) < len(named):  # RAS up to 2.25 tells of the processes and of the ranks apart
         named = {key: it for key, it in named.items() if key[0]}
-    for is_dead, what in ((True, "RAS calls {} dead: it cannot be reached"), (False, "RAS got no answer from {}: {}")):
-        same = [one for one, dead in named.values() if dead == is_dead]
-        if same:
-            ranks = [rank_of(one) for one in same]
-            words = what.format(_called(same, ranks), "gone, stopped, or unresponsive as on a full host")
-            yield Statement("process-died", words, "", _some(ranks), _names(same), key="ras-lost", do=_ENDED)
+        if len(bare) == len(named) == 1:
+            named = {key: (one._replace(rank=bare[0].rank), is_dead) for key, (one, is_dead) in named.items()}
+    for dead, what in ((True, "RAS calls {} dead: it cannot be reached"), (False, "RAS got no answer from {}: {}")):
+        if same := [one for one, is_dead in named.values() if is_dead == dead]:
+            words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
+            yield _statement("process-died", words, same, "ras-lost", _ENDED)
 
 
-def _reported(comm: _Comm, rank_of: _RankOf) -> Iterator[Statement]:
+def _reported(comm: _Comm) -> Iterator[Statement]:
     for error, members in comm.errors.items():
-        ranks = [rank_of(one) for one in members]
         cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
-        weight = FOLLOWS if "Remote" in error else ABOUT
-        words = f"{_called(members, ranks)}: NCCL reports: {error}"
-        yield Statement(cause, words, "", _some(ranks), _names(members), weight=weight, key="ras-error")
+        found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
+        yield found._replace(weight=FOLLOWS) if "Remote" in error else found
 
 
-def _behind(comm: _Comm, before: Sequence[_Comm], rank_of: _RankOf) -> Iterator[Statement]:
+def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
     """Yield who has launched less than most in a communicator; what one answer does not decide is a note."""
-    behind: dict[str, tuple[list[Member], int]] = {}
+    behind: dict[Member, int] = {}
     ahead: set[Member] = set()
     told: list[str] = []
-    moved = [what for one in before for what in comm.values if one.numbers(what) not in ({}, comm.numbers(what))]
     for what, values in comm.values.items():
         if what == _STATUS or len(values) < 2:
             continue
         low, top = min(values, key=int), max(values, key=int)
         (few, own), (many, far) = values[low], values[top]
-        told.append(f"{few} {_have(few)} launched {what} up to {low}, {many} up to {top}")
+        told.append(f"{few} {'rank has' if few == 1 else 'ranks have'} launched {what} up to {low}, {many} up to {top}")
         if 2 * few <= sum(count for count, _ in values.values()):
-            behind[what] = own, int(top) - int(low)
+            behind.update((one, max(int(top) - int(low), behind.get(one, 0))) for one in own)
         else:
-            ahead |= {*far}
-            told[-1] += f": {_called(far, list(map(rank_of, far))) or many} ahead, and the others are behind"
-    where = f" (communicator {comm.name}{f' of {comm.size}' if comm.size else ''})"
+            ahead.update(far)
+            told[-1] += f": {_called(far) or many} ahead, and the others are behind"
     if len(states := comm.numbers(_STATUS)) > 1:
-        told.append(f"{', '.join(f'{count} {state}' for state, count in states.items())}")
-    members = [*dict.fromkeys(one for own, _ in behind.values() for one in own)]
-    odd = [one for one in members if one in ahead]
-    is_sure = bool(before) or any(gap > 1 for _, gap in behind.values())
-    ranks = [rank_of(one) for one in odd or members]
-    if moved and told:
-        yield _note(f"the counts moved between two answers of RAS, so the job goes on: {'; '.join(told)}{where}")
+        told.append(", ".join(f"{count} {state}" for state, count in states.items()))
+    words = f"{'; '.join(told)} (communicator {comm.name}{f' of {comm.size}' * (comm.size > 0)})"
+    odd = [one for one in behind if one in ahead]
+    if told and any(one.numbers(what) not in ({}, comm.numbers(what)) for one in before for what in comm.values):
+        yield _note(f"the counts moved between two answers of RAS, so the job goes on: {words}")
     elif odd:
-        words = f"{_called(odd, ranks)} called something else than most: {'; '.join(told)}{where}"
-        yield Statement("mismatch", words, "", _some(ranks), _names(odd), key="ras-behind")
-    elif members and is_sure:
-        words = f"{_called(members, ranks)} behind: {'; '.join(told)}{where}"
-        yield Statement("never-arrived", words, "", _some(ranks), _names(members), key="ras-behind", do=_LOOK)
+        yield _statement("mismatch", f"{_called(odd)} called something else than most: {words}", odd, "ras-behind")
+    elif behind and (before or max(behind.values()) > 1):
+        yield _statement("never-arrived", f"{_called([*behind])} behind: {words}", [*behind], "ras-behind", _LOOK)
     elif told:
-        names = f": {_called(members, ranks)} behind" if members else ""
-        yield _note(f"{'; '.join(told)}{names}{where}{'' if before else _AGAIN}")
+        yield _note(f"{f'{_called([*behind])} behind: ' * bool(behind)}{words}{'' if before else _AGAIN}")
 
 
 def _note(words: str) -> Statement:
     return Statement("", words, "", weight=NOTE, key="ras")
 
 
-def _have(number: int) -> str:
-    return "rank has" if number == 1 else "ranks have"
+def _statement(cause: str, words: str, members: Sequence[Member], key: str, do: str = "") -> Statement:
+    ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
+    names = tuple(gate.line(one.process) for one in members if one.pid)
+    return Statement(cause, gate.line(words), "", ranks, names, key=key, do=do)
 
 
-def _some(ranks: Iterable[int | None]) -> tuple[int, ...]:
-    return tuple(sorted({rank for rank in ranks if rank is not None}))
-
-
-def _names(members: Sequence[Member]) -> tuple[str, ...]:
-    return tuple(gate.line(one.name()) for one in members if one.pid)
-
-
-def _called(members: Sequence[Member], ranks: Sequence[int | None]) -> str:
+def _called(members: Sequence[Member]) -> str:
     """Return members as a sentence has them: ``rank 1 (pid 60004 on 10.0.0.13)``."""
     shown = []
-    for one, rank in [*zip(members, ranks)][:_SHOWN]:
-        told = (
-            spoken([rank]) if rank is not None else "" if one.rank is None else f"rank {one.rank} of its communicator"
-        )
-        shown.append(f"{told} ({one.name()})" if told and one.pid else told or one.name())
-    more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
-    return gate.line(", ".join(shown) + more)
+    for one in members[:_SHOWN]:
+        within = "" if one.within is None else f"rank {one.within} of its communicator"
+        told = within if one.rank is None else f"rank {one.rank}"
+        shown.append(f"{told} ({one.process})" if told and one.pid else told or one.process)
+    return ", ".join(shown) + (f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else "")
 
 
 def recognizes(head: bytes) -> bool:

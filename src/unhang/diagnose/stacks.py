@@ -218,8 +218,8 @@ class Collector:
         if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
             self._known[text] = frame
         if self._thread is not None:
-            if frame or (frame := _native_frame(text)):
-                self._thread.take(frame)
+            if taken := frame or _native_frame(text):
+                self._thread.take(taken)
         elif self.in_traceback or frame:  # Ray prints a traceback without its first line
             self.in_traceback = True
             if frame and len(self._traceback) < _FRAMES:

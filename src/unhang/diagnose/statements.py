@@ -290,7 +290,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     if is_starved := 0 < _STARVED * limit < milliseconds:
         cause, weight = "starved", ABOUT
     peer = "" if _NEAR.match(it := values.get("peer", "")) else it
-    processes = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
+    processes: tuple[str, ...] = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
     if weight == OWN and not ranks["culprits"]:
         name = " of ".join(filter(None, (process, speaker or own)))
         ranks["culprits"], processes = ((by,), ()) if by != SPEAKER or not name else ((), (name,))
