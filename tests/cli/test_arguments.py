@@ -80,7 +80,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("check", f"{PLACE} {CHOICE} --lock --image --expect-digest --output-format --require --accept"),
+        ("check", f"{PLACE} {CHOICE} --lock --image --live --expect-digest --output-format --require --accept"),
         ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept"),
         ("diff", f"{PLACE} {CHOICE} --unknown --run --output-format --accept"),
         ("revert", f"{PLACE} {CHOICE} --output-format --force"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Timer
 
@@ -18,8 +19,9 @@ import pytest
 
 from support.environments import make_env, write
 from support.live_ranks import PY_SPY, program
+from support.ras_server import Server, serving
 from unhang.cli.main import main
-from unhang.diagnose import live
+from unhang.diagnose import collector, live, logs
 from unhang.errors import UnhangError
 from unhang.tell import progress
 
@@ -98,6 +100,45 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Mapping[int, 
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     program(tmp_path / "bin", "py-spy", PY_SPY)
     return tmp_path / "bin"
+
+
+@pytest.fixture
+def ras(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Run a RAS; the ranks that are started after it have its address."""
+    with serving() as server:
+        monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
+        yield server
+
+
+def test_ras_tells_who_is_behind_without_py_spy(
+    ras: Server, hung: Path, started: Mapping[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = [{"rank": rank, "host": "10.0.0.1", "pid": started.get(rank, 4_000_000 + rank)} for rank in range(8)]
+    state = {"status": {"init_state": 0}, "collective_counts": {"AllReduce": 9}}
+    late = {"status": {"init_state": 0}, "collective_counts": {"AllReduce": 7}}
+    lost = {**ranks[7], "status": {"unresponsive": True, "considered_dead": True}}
+    comm = {"hash": "0xa", "size": 8, "ranks": [{**one, **(late if one["rank"] == 5 else state)} for one in ranks[:7]]}
+    ras.document = {"timestamp": "1", "communicators": [{**comm, "missing_ranks": [lost]}]}
+    ras.text = "NCCL version 2.26.2 compiled with CUDA 12.6\n\nCommunicators... (0.00s)\n\n#0-0 (a) MISMATCH\n"
+    ras.text += "  Communicator ranks have different AllReduce operation counts\n"
+    ras.text += "  7 ranks have launched up to operation 9\n  Rank 5 has launched up to operation 8\n"
+    (hung / "py-spy").write_text("#!/bin/sh\nexit 3")
+    kept = tmp_path / "kept"
+    main(["diagnose", "--live", "--job", "hung:1", "--keep", str(kept), "--output-format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["suspects"] == [7]
+    assert told["processes"] == ["pid 4000007 on 10.0.0.1"]
+    assert f"rank 5 (pid {started[5]} on 10.0.0.1) behind" in str(told["causes"])
+    assert (kept / "hung_1/this_node/ras.txt").read_text().count("SERVER PROTOCOL") == 2
+    ras.document = None
+    by_pid = {one.pid: one for one in collector.processes()}
+    found = [one for one in collector.ranks([*by_pid.values()]) if one.world == "hung_1"]
+    said = collector.asked(found, by_pid)["hung_1"].decode()
+    (rank,) = logs.read(io.BytesIO((said + said).encode()), "ras.txt")  # type: ignore[arg-type]
+    assert [one.culprits for one in rank.statements] == [(5,)], "twice the same: it is no race"
+    assert collector.ras("127.0.0.1:1") == b""
+    ras.text = "no RAS"
+    assert collector.asked(found, by_pid) == {}
 
 
 def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

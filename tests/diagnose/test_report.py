@@ -83,7 +83,7 @@ def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], siz
 def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
     nothing = JOB._replace(ranks={}, unranked=())
     for job, begins in (
-        (nothing, "no file tells of a rank: give "),
+        (nothing, "no file tells of a rank: it reads "),
         (JOB._replace(ranks={}), "no file says which rank it tells of: put the rank into its name"),
         (nothing._replace(spoken=frozenset({3})), NOBODY),
     ):

@@ -6,6 +6,7 @@ import faulthandler
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from unhang.diagnose import logs, stacks, where
-from unhang.diagnose.evidence import Frame, Rank
+from unhang.diagnose.evidence import Frame, Rank, Stack
 
 PY_SPY = """\
 Process 3266: /usr/bin/python -u train.py --tp 2
@@ -104,15 +105,9 @@ def test_json_of_py_spy() -> None:
     )
     assert stacks.recognizes(documents.encode())
     one, two = stacks.read(io.BytesIO(documents.encode()), "a.json")
-    assert one == Rank(stacks.NOBODY, stacks=one.stacks, pid="7")
-    assert one.stacks[0] == (
-        "MainThread",
-        (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),),
-        True,
-        "a.json: thread 7",
-        None,
-        False,
-    )
+    assert one == Rank(stacks.NOBODY, stacks=one.stacks, name="pid 7")
+    frames = (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),)
+    assert one.stacks[0] == Stack("MainThread", frames, True, "a.json: thread 7")
     assert [stack.idle for stack in (*one.stacks, *two.stacks)] == [True, True, False]
 
 
@@ -226,3 +221,115 @@ def test_a_second_stack_of_a_process_says_whether_it_has_moved(before: str, move
     busy = next(iter(logs.read(io.BytesIO(text.replace("idle", "active").encode()), "rank_1.txt")))
     assert ("on a CPU" in where.in_stack(busy).doing) == (moved is False)
     assert (where.is_busy(rank), where.is_busy(busy)) == (bool(moved), True)
+
+
+GDB = """\
+Attaching to process 7
+[New LWP 9]
+(gdb) thread apply all bt
+
+Thread 2 (Thread 0x7f01 (LWP 9) "cuda-EvtHandlr"):
+#0  0x00007f02 in poll () from /lib64/libc.so.6
+#1  0x00007f03 in ?? () from /lib64/libcuda.so.1
+
+Thread 1 (Thread 0x7f00 (LWP 7) "python"):
+#0  0x00007f04 in ?? () from /lib64/libcuda.so.1
+#1  0x00007f05 in cudaStreamSynchronize () from /x/libcudart.so.12
+--Type <RET> for more, q to quit, c to continue without paging--c
+#2  0x00007f06 in commDestroySync (job_=job_@entry=0x15) at init.cc:1313
+#3  0x00007f07 in ncclCommAbort (comm=0x55) at init.cc:1508
+#4  0x00007f08 in c10d::ProcessGroupNCCL::abort(std::map<int, c10d::NCCLComm*>&)
+    () from /x/libtorch_cuda.so
+"""
+
+
+def test_gdb_tells_what_each_process_waits_for() -> None:
+    one, two = of_text(GDB + GDB.replace("process 7", "process 8").replace("LWP 7", "LWP 8"))
+    assert (one.name, two.name) == ("pid 7", "pid 8")
+    assert [(stack.thread, stack.frames) for stack in one.stacks] == [("MainThread", ())]
+    assert one.stacks[0].native == ("cudaStreamSynchronize", "ncclCommAbort", "c10d::ProcessGroupNCCL::abort")
+    (bare,) = of_text(
+        "(cuda-gdb) bt\n#0  0x1 in usleep () from libc\n#6  0x2 in pncclCommInitRankConfig () from libnccl\n"
+    )
+    assert (bare.name, bare.stacks[0].native) == ("", ("pncclCommInitRankConfig",))
+    assert of_text("#0  0x1 in ?? () from libcuda.so.1\n#3  0x2 in step (x=1) at train.cc:3\n") == []
+    assert of_text("#1  0x2 in cudaStreamSynchronize () from a.so\n") == [], "its beginning is cut off"
+
+
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [
+        (["cuStreamSynchronize"], "waits for its GPU"),
+        (["at::native::_local_scalar_dense_cuda(at::Tensor const&)::{lambda()#1}"], "waits for its GPU"),
+        (
+            ["pncclCommInitRankConfig", "c10d::ProcessGroupNCCL::recv"],
+            "being made, .* within c10d::ProcessGroupNCCL::recv",
+        ),
+        (["cudaFree", "ncclCommDestroy"], "waits for its GPU, within ncclCommDestroy: a communicator is being ended"),
+        (["__lll_lock_wait", "c10::cuda::CUDACachingAllocator::Native::malloc"], "a lock, within .*: the allocator"),
+        (["take_gil"], "waits for Python's lock"),
+        (["c10d::TCPStore::wait", "c10d::ProcessGroupNCCL::broadcastUniqueNCCLID"], "in the store .* within c10d::P"),
+        (["gloo::transport::tcp::UnboundBuffer::waitRecv"], "waits for other ranks, called by recv"),
+    ],
+)
+def test_native_frames_beside_python_s_say_what_is_waited_for(functions: list[str], words: str) -> None:
+    native = "".join(f"    {one} (libx.so)\n" for one in functions)
+    spied = 'Process 5: ray::Worker.step\nThread 5 (idle): "MainThread"\n    0x7f (libc.so.6)\n'
+    (rank,) = of_text(f"{spied}{native}    recv (train.py:3)\n    cudaFree (later.so)\n    <module> (train.py:9)\n")
+    assert (rank.name, len(rank.stacks[0].native)) == ("ray::Worker.step (pid 5)", len(functions))
+    assert re.search(words, where.in_stack(rank).doing)
+    document = json.dumps([thread(5, "MainThread")]).replace('"name": "wait"', f'"name": "{functions[0]}"')
+    (same,) = stacks.read(io.BytesIO(document.encode()), "a.json")
+    assert same.stacks[0].native == (functions[0],)
+
+
+def test_ray_stack_names_each_worker_also_as_old_py_spies_print_it() -> None:
+    head = "Stack dump for u+  {pid}  2.0  0.1 14248 69280 ?  Sl 10:34 0:01 {title}\n"
+    old = "Thread 0x7F41 (active)\n\t step (env.py:9)\n\t main_loop (ray/worker.py:1001)\n\t <module> (d.py:9)\n\n"
+    found = of_text(head.format(pid=5, title="ray_worker") + old + head.format(pid=6, title="ray::IDLE") + old)
+    assert [(one.name, len(one.stacks[0].frames)) for one in found] == [
+        ("ray_worker (pid 5)", 3),
+        ("ray::IDLE (pid 6)", 3),
+    ]
+
+
+FAULT = """\
+Thread 0x{one} (most recent call first):
+  File "/usr/lib/python3.10/threading.py", line 973 in _bootstrap
+
+Current thread 0x{two} (most recent call first):
+  File "{file}", line 1 in f
+  File "x.py", line 9 in <module>
+
+"""
+
+
+@pytest.mark.parametrize(
+    "head", ["=== rank {} ===", "rank {}:", "node1: rank {}", "pid 71 rank {}\n", "Rank {}\nTimeout (0:05:00)!"]
+)
+def test_dumps_of_faulthandler_below_headings_are_of_these_ranks(head: str) -> None:
+    dumps = [FAULT.format(one=f"1{rank}", two=f"2{rank}", file=f"{rank}.py") for rank in range(3)]
+    found = of_text("".join(f"{head.format(rank)}\n{dump}" for rank, dump in enumerate(dumps)))
+    assert [(one.rank, one.stacks[0].frames[0].file) for one in found] == [(0, "0.py"), (1, "1.py"), (2, "2.py")]
+    assert [[stack.thread for stack in one.stacks].count("MainThread") for one in found] == [1, 1, 1]
+
+
+def test_dumps_of_faulthandler_without_a_heading_are_of_several_processes() -> None:
+    dumps = [FAULT.format(one=f"1{at}", two=f"2{at}", file=f"{at}.py") for at in range(3)]
+    assert [one.name for one in of_text("".join(dumps))] == ["process 1", "process 2", "process 3"]
+    (again,) = of_text(dumps[0] + dumps[0].replace("0.py", "7.py"))
+    assert [stack.moved for stack in again.stacks if stack.thread == "MainThread"] == [True]
+    pods = "".join(f"[pod/job-{at}/main] {line}\n" for at, dump in enumerate(dumps) for line in dump.split("\n"))
+    assert [one.name for one in of_text(pods)] == ["job-0", "job-1", "job-2"]
+
+
+def test_a_process_of_which_only_helpers_are_there_is_none() -> None:
+    assert of_text('Process 5: x\nThread 6 (idle): "watch"\n    wait (a.py:1)\n    _bootstrap (threading.py:9)\n') == []
+
+
+def test_stacks_that_somebody_has_grouped_are_of_these_ranks() -> None:
+    most = "ranks [0, 2-3]  stopped at  mesh.py:54 in get\n        via  swarm.py:86 in migrate\n"
+    text = f"{most}rank  [1]  stopped at  swarm.py:1 in f\n"
+    found = {one.rank: one.stacks[0].frames for one in of_text(text)}
+    assert found[3] == (Frame("get", "mesh.py", 54), Frame("migrate", "swarm.py", 86))
+    assert (sorted(found), found[1]) == ([0, 1, 2, 3], (Frame("f", "swarm.py", 1),))

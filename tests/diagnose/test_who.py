@@ -535,7 +535,7 @@ def test_processes_without_a_rank_are_compared_and_named_as_py_spy_names_them() 
     found = who.of(facts.of(whole))
     assert whole.called(found.why) == "pid 74"
     assert whole.called(whole.ranks) == "pid 71, pid 72, pid 73, pid 74"
-    hostile = merged([Told("\x1b.txt", parts=(whole.ranks[-2]._replace(rank=-1, pid="\x1b[31m"),))])
+    hostile = merged([Told("\x1b.txt", parts=(whole.ranks[-2]._replace(rank=-1, name="\x1b[31m"),))])
     assert "\x1b" not in hostile.called(hostile.ranks)
     alone = merged([Told("74.txt", parts=(Rank(-1, stacks=whole.ranks[min(whole.ranks)].stacks),))])
     assert alone.called(who.of(facts.of(alone)).why) == "74.txt"

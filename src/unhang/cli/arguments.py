@@ -236,6 +236,10 @@ def _check(parser: argparse.ArgumentParser) -> None:
         "--python, --target and --source then name what is in it",
     )  # fmt: skip
     parser.add_argument(
+        "--live", action="store_true",
+        help="what the ranks that run here import, and which of them were started before a rewrite, by /proc alone",
+    )  # fmt: skip
+    parser.add_argument(
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip

@@ -34,6 +34,10 @@ def run(options: argparse.Namespace) -> int:
 
         return check_lock.run(options)
     wanted = request(options)._replace(as_imported=True)
+    if options.live:
+        from unhang.cli import check_live
+
+        return check_live.run(options, wanted, lambda place, seen: told(options, place, seen, console.summary))
     if wanted.image:
         from unhang.cli.check_image import surveyed
         from unhang.tell import dockerfile

@@ -104,7 +104,7 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
     if options.output_format != "github" or not job.files:
         console.say_each(f"warning: {line}" for line in report.warnings(job))
     if not job.files:
-        hint = "give dumps of the flight recorder, stacks of py-spy, or logs; `unhang explain never-arrived` says how"
+        hint = "give logs, the recorder's dumps, stacks, or answers of RAS; `unhang explain never-arrived` says how"
         first, *more = paths
         given = f"{first} and {console.count(len(more), 'more path')}" if more else first
         raise UnhangError("nothing-read", f"nothing could be read of {given}", hint=hint)

@@ -9,6 +9,7 @@ from unhang.diagnose import who
 from unhang.diagnose.evidence import SPEAKER, spoken
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
 from unhang.diagnose.statements import is_known, place, weighed
+from unhang.diagnose.where import is_received, is_told_what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,7 +67,7 @@ def of(facts: Facts, first: Who) -> tuple[Cause, ...]:
     """Return the causes of a job's hang or end, the best first; none if nothing tells."""
     said = weighed(facts.job.statements)
     found: dict[str, Cause] = {}
-    for one in [*_direct(facts, first, said)] or _indirect(facts.job, said):
+    for one in [*_direct(facts, first, said)] or _indirect(facts, said):
         found.setdefault(one.code, one)
     return tuple(found.values())
 
@@ -92,10 +93,10 @@ def _direct(facts: Facts, first: Who, said: Sequence[Statement]) -> Iterator[Cau
         yield Cause(code, f"{job.called(ranks)}: {why}", _SEEN if is_seen else CODES[code])
 
 
-def _indirect(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+def _indirect(facts: Facts, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield what is known where nothing explains it: that ranks wait, or that a peer of theirs has gone."""
     waits = [one for one in said if one.weight == WAITS]
-    yield from _of_waiting(job, waits)
+    yield from _of_waiting(facts, waits)
     lines = dict(reversed([place(one) for one in waits]))
     gone = [one for one in said if one.weight == FOLLOWS and (not waits or one.cause == "process-died")]
     yield from _of_statements(one for one in gone if not waits or place(one)[1] < lines.get(place(one)[0], 0))
@@ -150,11 +151,13 @@ def _slow(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
                 return
 
 
-def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
+def _of_waiting(facts: Facts, said: Sequence[Statement]) -> Iterator[Cause]:
     """Yield that ranks wait, and that none of these is the one that did not come."""
+    job = facts.job
     ranks = {rank for one in said for rank in one.waits if rank != SPEAKER}
     ranks |= {number for number, rank in job.ranks.items() if rank.waiting}
     if not (ranks or said):
+        yield from _of_calls(facts)
         return
     kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
     where = f" in {', '.join(kinds)}" if kinds else ""
@@ -169,4 +172,17 @@ def _of_waiting(job: Job, said: Sequence[Statement]) -> Iterator[Cause]:
         return
     first = _FIRST if numbers == {"1"} else ""
     others = "who else is in that group did not come, or runs another call"
-    yield Cause("never-arrived", f"{told}: {others}", CODES["never-arrived"] + first)
+    do = next((one.do for one in said if one.do), CODES["never-arrived"] + first)
+    yield Cause("never-arrived", f"{told}: {others}", do)
+
+
+def _of_calls(facts: Facts) -> Iterator[Cause]:
+    """Yield that all processes wait for others by their stacks, but those of Ray's that wait for the others' work."""
+    job, calls = facts.job, facts.calls
+    others = {number: call for number, call in calls.items() if not is_told_what_to_do(job.ranks[number])}
+    if others and all(others.values()) and not facts.goes_on:
+        is_sent = all(is_received(job.ranks[number]) for number in others)
+        who_else = "its sender, such as the stage before, did not send" if is_sent else "who is to come there did not"
+        places = "; ".join([*dict.fromkeys(others.values())][:_SHOWN])
+        told = f"{job.called(others)} wait{'s' * (len(others) == 1)} in {places}: {who_else}"
+        yield Cause("never-arrived", told, CODES["never-arrived"])

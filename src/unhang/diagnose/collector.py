@@ -1,4 +1,4 @@
-"""What the ranks of this node are at: stacks, twice, and the recorder's dumps.
+"""What the ranks of this node are at: stacks and NCCL's RAS, twice, and the recorder's dumps.
 
 This file is all that a node of a job is sent. Any Python from 3.8 on runs it there, and it needs the standard library
 alone. It changes nothing of the job: it reads /proc, runs py-spy, which only reads memory, and asks for the recorder's
@@ -35,9 +35,9 @@ APART_S = 30.0
 """So far apart are the two stacks of a rank."""
 MARK = "@unhang"
 OTHERS = "its ranks are of other jobs"
-LARGEST_STACK, LARGEST_DUMP = 4 << 20, 256 << 20
+LARGEST_STACK, LARGEST_RAS, LARGEST_DUMP = 4 << 20, 32 << 20, 256 << 20
 _PROC = "/proc"
-_PY_SPY_S, _DUMP_S = 20, 15
+_PY_SPY_S, _DUMP_S, _RAS_S = 20, 15, 12
 _STACKS_S, _DUMPS_S = 60, 80  # of all ranks here
 _LONGEST_S = 240  # all in all, but for the time between the stacks
 _AT_ONCE = 8
@@ -395,6 +395,12 @@ def _inside(pid: int, path: str) -> str:
     return f"{_PROC}/{pid}/{'root' if path.startswith('/') else 'cwd/'}{path}"
 
 
+def booted() -> float:
+    """Return when this machine was started, in seconds since 1970: to that, the times of processes are relative."""
+    found = re.search(rb"^btime (\d+)", _read(f"{_PROC}/stat"), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def _written(rank: Found, process: Process) -> str | None:
     """Return the newest dump that a rank has written, if it has written one."""
     environment = process.environment
@@ -403,9 +409,7 @@ def _written(rank: Found, process: Process) -> str | None:
     stems += [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]  # noqa: S108 - torch's own defaults
     found = []
     with suppress(OSError, ValueError, IndexError):
-        ticks = int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
-        booted = re.search(rb"^btime (\d+)", _read(f"{_PROC}/stat"), re.MULTILINE)
-        started = int(booted[1]) + ticks if booted else 0.0
+        started = booted() + int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
         for stem in filter(None, stems):
             path = _inside(rank.pid, f"{stem}{rank.rank}")
             with suppress(OSError):
@@ -442,6 +446,46 @@ def _stamp(path: str | None) -> tuple[int, int]:
         status = os.lstat(path or "")
         return status.st_mtime_ns, status.st_size
     return 0, 0
+
+
+# --- NCCL's RAS, which answers for a whole job
+
+
+def ras(address: str) -> bytes:
+    """Return what NCCL's RAS says at an address, as JSON from 2.28.7 on; empty if nothing answers there in time."""
+    host, _, port = address.rpartition(":")
+    said, until = b"", time.monotonic() + _RAS_S
+    with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), _RAS_S) as line:
+        line.sendall(b"CLIENT PROTOCOL 2\nTIMEOUT 5\nSET FORMAT json\nVERBOSE STATUS\n")
+        while len(said) < LARGEST_RAS and (left := until - time.monotonic()) > 0:
+            line.settimeout(left)
+            if not (part := line.recv(1 << 16)):
+                break
+            said += part
+    return said if (said.startswith(b"SERVER PROTOCOL") and b"\n{" in said) or b"Communicators" in said else b""
+
+
+def asked(found: Collection[Found], by_pid: Mapping[int, Process]) -> dict[str, bytes]:
+    """Return what RAS says of each job here. All processes share one port, so where there are several jobs it has to
+    name a rank of the job; in another container's network it cannot be reached.
+    """
+    jobs: dict[str, dict[int, int]] = {}
+    places: dict[str, dict[str, None]] = {}
+    for one in found:
+        with suppress(OSError):  # it has ended meanwhile
+            if by_pid[one.pid].network == re.sub(r"\D", "", os.readlink(f"{_PROC}/self/ns/net")):
+                inside = re.search(rb"(?m)^NSpid:.*?(\d+)$", _read(f"{_PROC}/{one.pid}/status"))
+                jobs.setdefault(one.world, {})[int(inside[1]) if inside else one.pid] = one.rank
+                address = by_pid[one.pid].environment.get("NCCL_RAS_ADDR") or "localhost:28028"
+                places.setdefault(one.world, {})[address] = None
+    told = {}
+    for world, pids in jobs.items():
+        head = "".join(f"RAS of rank {rank}, process {pid}\n" for pid, rank in pids.items()).encode()
+        for said in filter(None, map(ras, [*places[world]][:_AT_ONCE])):
+            if len(jobs) == 1 or any(re.search(rf'(?:process|"pid":) {pid}\b'.encode(), said) for pid in pids):
+                told[world] = head + said
+                break
+    return told
 
 
 # --- all of it, in order
@@ -532,8 +576,10 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         for why in filter(None, wrong):
             notes.append(f"no stacks, the {what} time, of process {', '.join(map(str, wrong[why]))}: {why}")
 
+    answers: dict[str, bytes] = {}
     if found:
         take("first")
+        answers = asked(found, by_pid)
     if not _dumps(found, by_pid):
         notes.append(f"not all dumps were sent within {_DUMPS_S} s")
     while found and (left := began + apart - time.monotonic()) > 0:
@@ -542,6 +588,8 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         time.sleep(min(left, 5))
     if found:
         take("second")
+        for world, said in (asked(found, by_pid) if answers else {}).items():
+            answers[world] = answers.get(world, b"") + b"\n" + said
     cpu = {pid: share(*both) for pid, both in times.items()}
     for world in sorted({one.world for one in found}):
         here = [one for one in found if one.world == world]
@@ -550,6 +598,8 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
                 _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
             now = state_of(one.pid)
             state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
+        if world in answers:
+            _send(f"{world}/ras.txt", answers[world])
         _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100], cpu))
     for note in () if found else notes[:20]:
         _say("note", note)

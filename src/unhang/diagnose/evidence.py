@@ -110,6 +110,8 @@ class Stack(NamedTuple):
     """Whether an earlier stack of it differs; None where there is no earlier one."""
     gil: bool = False
     """Whether it holds the interpreter's lock, as where it runs Python: what waits for a device lets go of it."""
+    native: tuple[str, ...] = ()
+    """The native functions within its frames in which it is known what it waits for, innermost first."""
 
 
 class Message(NamedTuple):
@@ -230,8 +232,8 @@ class Rank(NamedTuple):
     """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()
     """What a text says about ranks and processes: only in a part of a file, of no rank."""
-    pid: str = ""
-    """The number of its process, where its stacks say it."""
+    name: str = ""
+    """What its process is called, where its stacks say it: ``pid 1003``, ``ray::IDLE (pid 7)``, a pod."""
 
 
 class Unread(NamedTuple):

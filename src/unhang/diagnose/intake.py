@@ -18,7 +18,7 @@ from io import BufferedReader, BytesIO, FileIO
 from typing import Any, TypeAlias
 
 from unhang import gate
-from unhang.diagnose import job, logs, readers, recorder, stacks
+from unhang.diagnose import job, logs, ras, readers, recorder, stacks
 from unhang.diagnose.evidence import GONE, RUNNING, Job, Rank
 from unhang.tell.progress import Step
 
@@ -130,7 +130,7 @@ def told_by(file: str) -> job.Told:
                 dump = recorder.read(data, file, _rank_of_dump(file))
                 return job.Told(file, (dump,), named=dump.rank.rank, why=dump.broken or str(cut or ""))
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
-            parts.extend((stacks if stacks.recognizes(head) else logs).read(stream, file))
+            parts.extend(next((one for one in (ras, stacks) if one.recognizes(head)), logs).read(stream, file))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     return job.Told(file, parts=tuple(parts), named=named, why=why, size=size or None, at=_at(file))

@@ -33,6 +33,7 @@ class Told(NamedTuple):
 def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
+    mute = [it.file for it in told if it.at and it.named is None and not (it.dumps or it.parts or it.size or it.why)]
     said = tuple(
         statements.known(it, -1 if one.named is None else one.named)
         for one in told
@@ -42,6 +43,7 @@ def merged(told: Iterable[Told]) -> Job:
     speak = {one.file for one in told if any(part.statements for part in one.parts)}
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
+    unread += [Unread(file, "nothing in it is of a form that is read", partly=False) for file in mute]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
     dumps, left, others = one_job.chosen((one.file, dump) for one in told for dump in one.dumps if dump.rank.rank >= 0)
     unread += left
@@ -60,7 +62,7 @@ def merged(told: Iterable[Told]) -> Job:
         parts[dump.rank.rank].append(_grouped(dump.rank, renamed[dump.rank.rank]))
     strangers: list[Message] = []
     names: dict[int, str] = {}
-    files = Counter(part.pid for one in told for part in one.parts)
+    files = Counter(part.name for one in told for part in one.parts)
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
@@ -68,7 +70,7 @@ def merged(told: Iterable[Told]) -> Job:
             if number is None:
                 is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
                 if is_alone and not dumps and _taken_by(part) is not None:
-                    names[-2 - len(names)] = _named(part.pid, one.file, files[part.pid])
+                    names[-2 - len(names)] = _named(part.name, one.file, files[part.name])
                     parts[min(names)].append(_numbered(part, min(names)))
                 elif is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
@@ -99,9 +101,10 @@ def merged(told: Iterable[Told]) -> Job:
     )
 
 
-def _named(pid: str, file: str, processes: int) -> str:
-    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its number."""
-    return gate.line(file if not pid else f"pid {pid}" if processes == 1 else f"pid {pid} ({file})")
+def _named(name: str, file: str, processes: int) -> str:
+    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its name."""
+    is_known = processes == 1 and not name.startswith("process ")
+    return gate.line(file if not name else name if is_known else f"{name} ({file})")
 
 
 def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
@@ -117,7 +120,7 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     left = []
     for one in told:
         out = [(one.file, _taken_by(part)) in older for part in one.parts]
-        rests = [part._replace(stacks=(), pid="") if is_out else part for part, is_out in zip(one.parts, out)]
+        rests = [part._replace(stacks=(), name="") if is_out else part for part, is_out in zip(one.parts, out)]
         parts = tuple(rest for rest, is_out in zip(rests, out) if not is_out or rest != Rank(rest.rank))
         left.append(one._replace(parts=parts, named=one.named if parts or not any(out) else None))
         whys = (older.get((one.file, is_spied)) for is_spied in (True, False))
@@ -142,7 +145,7 @@ def _taken_by(part: Rank) -> bool | None:
     """Return whether the stacks of a part are py-spy's, or of a file of faulthandler's; None if they are of a log."""
     if any(stack.idle is not None for stack in part.stacks):
         return True
-    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, pid=part.pid) else None
+    return False if part.stacks and part == Rank(part.rank, stacks=part.stacks, name=part.name) else None
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:

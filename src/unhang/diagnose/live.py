@@ -44,7 +44,7 @@ _EVERY, _CONTAINER = re.compile(r" (?:-A|--all-namespaces)\b"), re.compile(r" (?
 _KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
-    r"(\w{1,101})/(ranks\.json|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
+    r"(\w{1,101})/(ranks\.json|ras\.txt|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
     re.ASCII,
 )
 _ROOT = "/"

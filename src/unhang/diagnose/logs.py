@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from unhang.diagnose import log_prefixes, phrases, stacks, statements
+from unhang.diagnose import log_prefixes, phrases, ras, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
@@ -29,7 +29,8 @@ _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
     b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
-    *phrases.WORDS,
+    b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
+    *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"
 """What a process of ms-swift says once all has gone well."""
@@ -37,8 +38,16 @@ _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 # What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
 _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
-_ABOVE = re.compile(r"\W*(?:global[ _])?rank\W{0,3}(\d{1,7})\b", re.IGNORECASE)
-"""A line right above what py-spy says of a process."""
+_ABOVE = re.compile(
+    r"\W*(?:(?:(?:pid|process|host|hostname|node)\W{1,3})?[\w.-]{0,60}\d[\w.-]{0,60}\W{1,3}){0,2}(?:global[ _])?"
+    r"rank\W{0,3}(\d{1,7})\b", re.IGNORECASE
+)  # fmt: skip
+"""A line above the stacks of a process, with nothing between them but empty lines."""
+_UNSAID = re.compile(rb"\s*(?:\x1b\[[\d;]*m)*(?:Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!|Fatal Python error: .{1,60})?\s*$")
+"""What stands between such a line and the stacks."""
+_ROLL = re.compile(r"ranks? +\[([\d, -]{1,4000})\] +stopped at +(\S+):(\d{1,9}) in (\S+)")
+_VIA = re.compile(r"\s+via +(\S+):(\d{1,9}) in (\S+)")
+"""Stacks that somebody has grouped by their innermost frames."""
 _WORK = re.compile(r"Work[A-Z]CCL\((?:SeqNum=(\d{1,18}), )?OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
@@ -183,13 +192,16 @@ class _Log:
         self.caught: dict[Speaker, int] = {}
         """Of whom is to be known whether they go on, and within how many lines."""
         self._before = (_NOBODY, "")
+        self._above = ""
         self._before_at: float | None = None
         self._heads: set[bytes] = set()
         """Beginnings of lines that say the rank."""
         self._summary = stacks.NOBODY
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
+        self.rolled: list[tuple[tuple[int, ...], list[Frame], str]] = []
         self.statements = statements.Reader()
+        self.ras = ras.Reader()
         self._cut = ""
         """The beginning of a line that a terminal has wrapped."""
         self._cut_at, self._left = "", 0
@@ -209,10 +221,13 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self._cut or self.statements.is_open)
+        return bool(self.open or self.caught or self._cut or self.statements.is_open or self.ras.is_open)
 
-    def before(self, line: str) -> None:
-        """Take the line before one that is taken: loggers write the time above a traceback."""
+    def before(self, line: str, above: str) -> None:
+        """Take the line before one that is taken, and the last one that says something: loggers write the time above a
+        traceback, and people the rank above stacks.
+        """
+        self._above = above
         self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)
 
     def line(self, line: str, source: str) -> None:
@@ -241,6 +256,7 @@ class _Log:
             text = said.rstrip()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
+            self.ras.line(text, source)
             self._line(speaker, text, at, source)
             self._before, self._before_at = (speaker, text), at
 
@@ -259,7 +275,7 @@ class _Log:
             self._section = int(found[1] or found[2])
             return
         who, above = self._before
-        if speaker == who == _NOBODY and stacks.begins(text) and (found := _ABOVE.match(above)):
+        if speaker == _NOBODY and stacks.begins(text) and (found := _ABOVE.match(self._above)):
             self._section = int(found[1])
         if self._section is not None and speaker == _NOBODY:
             speaker = Speaker("", None, self._section)
@@ -276,6 +292,8 @@ class _Log:
             is_above = who in (speaker, Speaker(speaker.launcher, speaker.task, None))
             is_chained = who == speaker and _CHAIN.match(above)
             said.at = at or (self._before_at if is_above else None) or (said.at if is_chained else None)
+        if self._rolled(text, source):
+            return
         if text.startswith("#"):
             failed = self._failed.get(speaker.launcher)
             if failed and failed.issued(text):
@@ -314,6 +332,15 @@ class _Log:
         elif ends:
             said.stacks.raised()
 
+    def _rolled(self, text: str, source: str) -> bool:
+        """Take a line of stacks that somebody has grouped; return whether it is one."""
+        if found := _ROLL.match(text):
+            frame = Frame(found[4], found[2], int(found[3]))
+            self.rolled.append((statements.ranks_in(found[1]), [frame], source))
+        elif self.rolled and (found := _VIA.match(text)):
+            self.rolled[-1][1].append(Frame(found[3], found[1], int(found[2])))
+        return bool(found)
+
     def told(self) -> Iterator[Rank]:
         """Yield what each rank said, in ascending order, and last what nobody knows the rank of."""
         self.end()
@@ -327,18 +354,23 @@ class _Log:
             said.settle(goes_on=False)
             rank = self._rank(speaker, trusted=trusted)
             ranks[rank].append(said)
-            for pid, found in said.stacks.pids():
-                if rank == stacks.NOBODY and pid:
-                    nobodies.append(Rank(stacks.NOBODY, stacks=found, pid=pid))
+            for name, found in said.stacks.pids():
+                if rank == stacks.NOBODY and (name or speaker.launcher):
+                    called = name or statements.name_of(speaker) or speaker.launcher.strip(" []:")
+                    nobodies.append(Rank(stacks.NOBODY, stacks=found, name=called))
                 else:
                     spied[rank].extend(found)
+        for numbers, frames, source in self.rolled:
+            for number in numbers:
+                spied[number].append(Stack(stacks.MAIN, tuple(frames), None, source))
         for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
             exits = (self.exits[rank],) if rank in self.exits else ()
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
-        if stated := tuple(self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))):
-            yield Rank(stacks.NOBODY, statements=stated)
+        stated = self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))
+        if all_stated := (*stated, *self.ras.statements()):
+            yield Rank(stacks.NOBODY, statements=all_stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:
         if speaker.rank is not None:
@@ -371,15 +403,15 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
 
 def _take(log: _Log, piece: bytes, words: list[bytes], name: str, number: int) -> None:
     """Take the lines of a piece that have one of the words, or may go on with a stack."""
-    went_on, before = False, b""
+    went_on, before, above = False, b"", b""
     for at, line in enumerate(piece.split(b"\n"), number):
         for part in line.rstrip(b"\r").split(b"\r"):  # a progress bar's
             if log.is_open or any(word in part for word in words):
-                log.before(before[:_LONGEST].decode(errors="replace"))
+                log.before(*(one[:_LONGEST].decode(errors="replace") for one in (before, above)))
                 most = _LONGEST_JSON if part.startswith(b'{"') else _LONGEST
                 log.line(part[:most].decode(errors="replace"), f"{name}:{at}")
                 went_on = went_on or bool(log.open)
-            before = part
+            before, above = part, b"" if log.open else above if _UNSAID.match(part) else part
     if not went_on:
         log.open.clear()
 

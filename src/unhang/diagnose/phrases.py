@@ -7,9 +7,9 @@ import re
 from configparser import ConfigParser, ExtendedInterpolation, SectionProxy
 from typing import NamedTuple
 
-OWN, ABOUT, WAITS, FOLLOWS, ENDS = "own", "about", "waits", "follows", "ends"
+OWN, ABOUT, WAITS, FOLLOWS, ENDS, NOTE = "own", "about", "waits", "follows", "ends", "note"
 """A process says it of itself; of others; that it waits; or what it says only since another has failed; or that one
-has ended, which tells something only where no line says why."""
+has ended, which tells something only where no line says why; or what explains nothing, and a reader is to know."""
 ABORTS = ("-6", "6", "SIGABRT")
 """Mostly its watchdog's: such an end tells as little as one of ``ENDS``."""
 _ENDED = "ended"

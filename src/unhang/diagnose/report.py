@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, statements, where
 from unhang.diagnose.evidence import Count, span
-from unhang.diagnose.phrases import FOLLOWS
+from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.who import traceback
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -37,7 +37,8 @@ _KINDS = {"known": "error", "also": "warning", "possible": "warning", "not-here"
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
 _ENDED = "no rank is suspect: all processes that were seen have ended meanwhile"
 _NOTHING = (
-    "no file tells of a rank: give the recorder's dumps, stacks of py-spy, or the logs of the ranks, as in rank3.log"
+    "no file tells of a rank: it reads logs, dumps of torch's recorder, stacks (py-spy, faulthandler, gdb, ray stack) "
+    "and answers of NCCL's RAS"
 )
 _NAMELESS = "no file says which rank it tells of: put the rank into its name, as in rank3.txt"
 _UNRANKED = (
@@ -94,7 +95,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
     """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
     suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
-    lines += [terminal.wrapped(line, width) for line in _causes(report.diagnosis)]
+    lines += [terminal.wrapped(line, width) for line in (*_causes(report.diagnosis), *_notes(job))]
     lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
     if report.environment is not None:
         lines.append(terminal.wrapped(environment_line(report.environment), width))
@@ -184,7 +185,7 @@ def _suspects(found: Diagnosis) -> list[str]:
         return lines
     nothing = _NAMELESS if job.unranked else _NOTHING
     nobody = _ENDED if found.facts.has_ended else _NOBODY
-    return [nobody if job.ranks or job.spoken else nothing, *lines]
+    return [nobody if job.ranks or job.spoken or _notes(job) else nothing, *lines]
 
 
 def processes(found: Diagnosis) -> list[str]:
@@ -209,6 +210,11 @@ def _causes(found: Diagnosis) -> Iterable[str]:
         yield f"{'also' if number else 'cause'}: {one.code}{f': {why}' if why else ''}"
         if not number:
             yield f"  what to do: {gate.line(one.do)}; more about it: `unhang explain {one.code}`"
+
+
+def _notes(job: Job) -> list[str]:
+    notes = {one.words: one.source for one in reversed(job.statements) if one.weight == NOTE}
+    return [f"note: {gate.line(words)} ({source})" for words, source in reversed(notes.items())][:_FEW]
 
 
 def _table(facts: Facts, first: Collection[int]) -> list[str]:

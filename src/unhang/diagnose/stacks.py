@@ -1,10 +1,15 @@
-"""Stacks: py-spy's text and --json, faulthandler's, and Python's tracebacks."""
+"""Stacks: py-spy's text and --json, faulthandler's, gdb's, and Python's tracebacks.
+
+Of native frames, those remain of which it is known what a process waits for in them.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import zlib
+from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
@@ -21,10 +26,16 @@ _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS = 4_096, 1_024, 1_000, 20_000, 20
 
-_PROCESS = re.compile(r"Process (\d+): ")
+_PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
+_RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))?)$")
+"""What `ray stack` prints above each process: a line of `ps`."""
+_ATTACHED = re.compile(r"(?:Attaching to (?:program: .*, )?process |\(?gdb\S* .*(?:-p|--pid)[ =]?)(\d{1,9})\b")
+_GDB = re.compile(r"(?:\(\S*gdb\) )?Thread (\d{1,9}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,9})\)?.*\):?$")
+_GDB_FRAME = re.compile(r"#(\d{1,4}) +(?:0x[0-9a-f]+ in )?(?:\(anonymous namespace\)::)?([^(]*?) ?\(")
+_PAGER = "--Type <"
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
-_SPIED_FRAME = re.compile(r" {3,4}(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
+_SPIED_FRAME = re.compile(r"(?: {3,4}|\t ?)(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
 _FAULT = re.compile(
     r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
 )
@@ -33,6 +44,25 @@ _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
 
 _NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".so")
+# What a process waits for in native code, by the innermost function that says it.
+DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "store", "allocator"
+PYTHON, LOCK = "python", "lock"
+_CALLS = r"(?:_?all_?reduce|_?all_?gather|all_?to_?all|alltoall|barrier|broadcast|gather|reduce|recv|scatter|send)\w*"
+_NATIVE = tuple((kind, re.compile(pattern, flags)) for kind, pattern, flags in (
+    (DEVICE, r"(?:cuda|cu|hip|musa|acl(?:rt)?)(?:Stream|Device|Ctx|Event)?(?:Synchronize|Memcpy|Memset|Launch|Free|"
+     r"Malloc|HostAlloc|MemFree|MemAlloc|MemHost)\w*$|.*::_local_scalar_dense_(?:cuda|npu)$", 0),
+    (SET_UP, r"p?ncclComm(?:Init|Split)\w*$|HcclCommInit\w*$|c10d::NCCLComm::(?:create|split)\w*$|"
+     r"c10d::ProcessGroup[NH]CCL::(?:init|get|create|broadcastUnique)\w*(?:Comm|ID)\w*$", re.IGNORECASE),
+    (ENDS, r"p?ncclComm(?:Abort|Destroy|Finalize|Revoke)$|c10d::NCCLComm::abort$|"
+     r"c10d::ProcessGroup\w+::(?:abort\w*|shutdown|~\w+)$", 0),
+    (COLLECTIVE, rf"c10d::ProcessGroup\w*::(?:\w*Work::wait|{_CALLS})$|c10d::Work::wait$|gloo::{_CALLS}$|"
+     rf"gloo::.*::wait(?:Recv|Send)$|P?MPI_{_CALLS}$|p?nccl(?:{_CALLS}|GroupEnd\w*)$|hccl{_CALLS}$", re.IGNORECASE),
+    (STORE, r"c10d::\w*Store::\w+$", 0),
+    (ALLOCATOR, r".*CachingAllocator::.*", 0),
+    (PYTHON, r"take_gil$|PyGILState_Ensure$|PyEval_(?:Acquire|Restore)\w+$", 0),
+    (LOCK, r"_*(?:GI_+)?(?:lll_lock_wait|pthread_(?:mutex|rwlock)_\w*lock)\w*$", 0),
+))  # fmt: skip
+
 # What stands beside the ranks on a node and is none: a main thread in one of these functions.
 _NO_RANK = (
     ("multiprocessing/resource_tracker.py", "main"),
@@ -52,11 +82,19 @@ class Thread:
     def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False) -> None:
         self.name, self.idle, self.source, self._gil = name, idle, source, gil
         self.frames: list[Frame] = []
+        self.native: list[str] = []
+
+    def take(self, frame: Frame | str) -> None:
+        """Take the next frame outwards; of native ones, those within all of Python's."""
+        if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
+            self.frames.append(frame)
+        elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
+            self.native.append(frame)
 
     def stack(self, *, main: bool, moved: bool | None) -> Stack:
         """Return what was read; ``main``: whether it is the main thread."""
         name = MAIN if main else self.name or self.source
-        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil)
+        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil, tuple(self.native))
 
 
 class Collector:
@@ -68,7 +106,9 @@ class Collector:
         self._earlier: dict[str, dict[str, Thread]] = {}
         """The dumps that were replaced."""
         self._pid = ""
+        self._titles: dict[str, str] = {}
         self._thread: Thread | None = None
+        self._is_gdb = False
         self._traceback: list[Frame] = []
         self.in_traceback = False
         """Whether the last lines were a traceback, so that the next one is its exception."""
@@ -76,24 +116,68 @@ class Collector:
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
-        if text.startswith(" ") or not text:
+        if text[:1] in ("", " ", "\t"):
             return self._inner(text)
         if text == _TRACEBACK:
             self._traceback, self.in_traceback, self._thread = [], True, None
-        elif found := _PROCESS.match(text):
-            self._pid, self._thread = found[1], None
-            if len(self.processes) < _PROCESSES or self._pid in self.processes:
-                self._earlier[self._pid] = self.processes.get(self._pid, {})
-                self.processes[self._pid] = {}
+        elif found := _PROCESS.match(text) or _RAY.match(text):
+            self._process(found[1], found[2])
+        elif found := _ATTACHED.match(text):
+            self._process(found[1], None)
+        elif (found := _GDB.match(text)) or text.startswith("#"):
+            return self._of_gdb(text, found, source)
+        elif text.startswith(_PAGER):
+            return self._is_gdb
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             self._begin(found[1], Thread(found[3] or f"thread {found[1]}", is_idle, source, gil=gil))
         elif found := _FAULT.match(text):
-            self._pid = ""
+            if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
+                return True
+            self._of_fault(found[1] or "")
             self._begin(found[1] or "", Thread(found[2] or "", None, source), first=text.startswith("Current"))
         else:
             self._thread = None
             return False
+        return True
+
+    def _process(self, pid: str, title: str | None) -> None:
+        self._pid, self._thread, self._is_gdb = pid, None, False
+        self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
+        if len(self.processes) < _PROCESSES or self._pid in self.processes:
+            self._earlier[self._pid] = self.processes.get(self._pid, {})
+            self.processes[self._pid] = {}
+
+    def _of_fault(self, key: str) -> None:
+        """Begin another process, or an earlier one anew, if the last thread was a main one: CPython ends with that."""
+        own = self.processes.get(self._pid, {}) if not self._pid.isdecimal() else {}
+        last = self._thread or next(reversed([*own.values()]), None)
+        is_over = last is not None and last.idle is None and last.frames and last.frames[-1].function == "<module>"
+        same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
+        if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
+            new = f"process {len(self.processes) + 1}" if own else ""
+            self._pid = new if same is None or not key else same
+            self._earlier[self._pid] = self.processes.get(self._pid, {})
+            self.processes[self._pid] = {}
+
+    def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
+        """Take gdb's heading of a thread, or a frame; return whether it is one."""
+        found = None if heading else _GDB_FRAME.match(text)
+        if heading:
+            if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
+                self._process(f"gdb {len(self.processes) + 1}", None)
+            self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
+            if heading[1] == "1":  # its number is that of the process
+                self._titles[self._pid] = f"pid {heading[2]}"
+        elif not found:
+            return False
+        elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
+            self._begin("1", Thread(MAIN, None, source))
+        elif not self._is_gdb:
+            return False
+        self._is_gdb = True
+        if found and self._thread and native(found[2]):
+            self._thread.take(found[2])
         return True
 
     def raised(self) -> tuple[Frame, ...]:
@@ -102,16 +186,17 @@ class Collector:
         return tuple(reversed(frames))
 
     def pids(self) -> Iterator[tuple[str, tuple[Stack, ...]]]:
-        """Yield the stacks of each process that may be a rank."""
+        """Yield the stacks of each process that may be a rank, and what it is called; empty for what a log says."""
+        unnamed = [pid for pid in self.processes if pid not in self._titles]
         for pid, threads in self.processes.items():
-            main = _main([thread for thread in threads.values() if thread.frames])
+            main = _main([thread for thread in threads.values() if thread.frames or thread.native])
             stacks = tuple(
                 thread.stack(main=thread is main, moved=self._moved(pid, key))
                 for key, thread in threads.items()
-                if thread.frames
+                if thread.frames or thread.native
             )
-            if stacks and may_be_rank(stacks):
-                yield pid, stacks
+            if stacks and may_be_rank(stacks) and (main or not all(map(_is_helper, stacks))):
+                yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""
@@ -121,7 +206,7 @@ class Collector:
 
     def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
         threads = self.processes.setdefault(self._pid, {}) if len(self.processes) < _PROCESSES else {}
-        self._thread, self.in_traceback = thread, False
+        self._thread, self.in_traceback, self._is_gdb = thread, False, False
         if first:  # what the process was at when it wrote this, so no other thread is taken for the main one
             thread.name = MAIN
             self.processes[self._pid] = {key: thread, **threads}
@@ -133,13 +218,14 @@ class Collector:
         if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
             self._known[text] = frame
         if self._thread is not None:
-            frames = self._thread.frames
+            if taken := frame or _native_frame(text):
+                self._thread.take(taken)
         elif self.in_traceback or frame:  # Ray prints a traceback without its first line
-            frames, self.in_traceback = self._traceback, True
+            self.in_traceback = True
+            if frame and len(self._traceback) < _FRAMES:
+                self._traceback.append(frame)
         else:
             return False
-        if frame and len(frames) < _FRAMES:
-            frames.append(frame)
         return True
 
 
@@ -156,13 +242,18 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
         for thread in threads
         if thread.idle is None and not any(frame.function.endswith("_bootstrap") for frame in thread.frames)
     ]
-    outermost = [thread for thread in fault if thread.frames[-1].function == "<module>"]
-    return (outermost or fault)[-1] if fault else None
+    outermost = [thread for thread in fault or threads if thread.frames and thread.frames[-1].function == "<module>"]
+    return next(reversed(outermost or fault), None)
+
+
+def _is_helper(stack: Stack) -> bool:
+    """Return whether a thread was started by Python, beside the main one, which is not there: the text is cut."""
+    return any(frame.function.rpartition(".")[2] == "_bootstrap" for frame in stack.frames[-3:])
 
 
 def begins(text: str) -> bool:
-    """Return whether a line is the first one of what py-spy or faulthandler says of a process."""
-    return bool(_PROCESS.match(text) or (_FAULT.match(text) and not text.startswith("Thread")))
+    """Return whether a line may be the first one of what py-spy, faulthandler or gdb says of a process."""
+    return any(one.match(text) for one in (_PROCESS, _SPIED, _FAULT, _ATTACHED, _GDB)) or text.startswith("#0 ")
 
 
 def recognizes(head: bytes) -> bool:
@@ -190,7 +281,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
         wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
     for pid, stacks in processes.items():
         if may_be_rank(stacks):
-            yield Rank(NOBODY, stacks=tuple(stacks), pid=str(pid)[:_DIGITS])
+            yield Rank(NOBODY, stacks=tuple(stacks), name=f"pid {str(pid)[:_DIGITS]}")
     if wrong or not processes:
         raise ValueError(wrong if processes else "not a dump of py-spy")
     if broken:
@@ -231,6 +322,19 @@ def _frame(text: str) -> Frame | None:
     return None
 
 
+def _native_frame(text: str) -> str | None:
+    """Return the function of a native frame of py-spy's, if it is known what is waited for there."""
+    found = _SPIED_FRAME.match(text)
+    return found[1] if found and not found[3] and native(found[1]) else None
+
+
+@lru_cache(_KNOWN)
+def native(function: str) -> str:
+    """Return what a process waits for in a native function; empty if that is not known."""
+    name = re.sub(r"@.*|<.*|\(.*", "", function).strip()
+    return next((kind for kind, pattern in _NATIVE if pattern.match(name)), "")
+
+
 def _line(value: Any) -> int:
     line = int(value)
     return line if 0 <= line < 10**9 else 0
@@ -245,4 +349,5 @@ def _of_json(thread: Any, name: str) -> Stack:
         not thread["active"],
         source,
         gil=thread.get("owns_gil") is True,
+        native=tuple(frame.function for frame in takewhile(lambda one: not one.line, frames) if native(frame.function)),
     )

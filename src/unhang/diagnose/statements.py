@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from unhang.diagnose.evidence import SPEAKER, Statement, kind_of, spoken
 from unhang.diagnose.log_prefixes import Speaker
-from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, OWN, PHRASES, WAITS, Phrase
+from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, NOTE, OWN, PHRASES, WAITS, Phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from unhang.diagnose.evidence import Message
 
@@ -30,7 +30,11 @@ _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
+_PROCESS_OF_RANK = "npu-process"
+"""Says which rank a pid has, and nothing else."""
 _TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
+_FACTS = ("running", "set-up", _PROCESS_OF_RANK)
+"""Phrases that explain nothing by themselves."""
 _STARVED = 1.5
 """A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
 
@@ -79,14 +83,63 @@ class Reader:
             for one in left:
                 self._take(speaker, *one)
         self._open.clear()
-        for speaker, phrase, values, source, at, text in self._found.values():
-            by = int(values["by"]) if "by" in values else rank_of(speaker)
+        found = [*self._found.values()]
+        pids = _by_pid(found)
+        ranks = [_rank_of(values, rank_of(speaker), pids) for speaker, _, values, *_ in found]
+        awaited = _Awaited([(values, by) for (_, _, values, *_), by in zip(found, ranks)])
+        for (speaker, phrase, values, source, at, text), by in zip(found, ranks):
+            values = awaited.named(values)
             if "by" in values and (group := _GROUP.search(text)) and group[1] != "0" and group[2] != "default_pg":
                 by = rank_of(speaker)
                 values = {**values, "within": values["by"]} if by == SPEAKER else values
             if phrase.key == "store-gone":
-                values = {**next((it for _, one, it, *_ in self._found.values() if one == phrase and it), {}), **values}
-            yield _statement(phrase, values, by, _name(speaker))._replace(source=source, at=at, text=text)
+                values = {**next((it for _, one, it, *_ in found if one == phrase and it), {}), **values}
+            yield _statement(phrase, values, by, name_of(speaker))._replace(source=source, at=at, text=text)
+
+
+def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:
+    """Return the ranks that lines tell of processes, by pid: of another host's, one pid may have two."""
+    ranks = defaultdict[str, set[str]](set)
+    for _, phrase, values, *_ in found:
+        if phrase.key == _PROCESS_OF_RANK:
+            ranks[values["own_pid"]].add(values["by"])
+    return ranks
+
+
+def _rank_of(values: Mapping[str, str], speaker: int, pids: Mapping[str, set[str]]) -> int:
+    """Return the rank that says a line: by its words, by who says it, or by its pid."""
+    same = pids.get(values.get("own_pid", ""), ())
+    told = values.get("by") or (next(iter(same)) if speaker == SPEAKER and len(same) == 1 else "")
+    return int(told) if told else speaker
+
+
+class _Awaited:
+    """The ranks of groups for which others say that they wait."""
+
+    def __init__(self, said: Sequence[tuple[Mapping[str, str], int]]) -> None:
+        told = [(values, by) for values, by in said if "awaited" in values]
+        self._ranks = {_member(values, "mine"): by for values, by in told if by != SPEAKER}
+        self._waiting = {_member(values, "mine") for values, _ in told}
+        self._speak = {str(by) for _, by in told}
+
+    def named(self, values: dict[str, str]) -> dict[str, str]:
+        """Return values whose culprit is the awaited rank, unless that one waits itself: the job's rank where the lines
+        tell it, else the group's.
+        """
+        if "awaited" not in values:
+            return values
+        one, number = _member(values, "awaited"), values["awaited"]
+        size = f" of {values['all']}" if "all" in values else ""
+        words = f"rank {number} of its group{size}{f' ({one[0]})' if one[0] else ''}"
+        if (rank := self._ranks.get(one)) is not None and str(rank) != number:
+            words = f"rank {rank}, which is {words}"
+        if one in self._waiting or (rank is None and number in self._speak):
+            return {**values, "awaited": f"{words}, which waits itself"}
+        return {**values, "awaited": words, "culprits": number if rank is None else str(rank)}
+
+
+def _member(values: Mapping[str, str], name: str) -> tuple[str, str]:
+    return values.get("group", ""), values.get(name, "")
 
 
 def known(one: Statement, rank: int) -> Statement:
@@ -109,7 +162,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     What many say that one does is added. Those who give up are not to blame for what they do later, and that a process
     has ended tells something only where nothing else is known.
     """
-    said = [*said]
+    said = [one for one in said if one.weight != NOTE]
     first_end = next((one for one in said if one.weight == ENDS), None)
     if first_end and all(one.weight in (ENDS, FOLLOWS) for one in said):
         said[said.index(first_end)] = first_end._replace(weight=ABOUT)
@@ -129,7 +182,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
         if not (stood_still or is_after or (one.cause == "process-died" and is_known)):
             left.append(one)
     order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
-    return sorted((one for one in left if one.key not in ("running", "set-up")), key=lambda one: order[one.weight])
+    return sorted((one for one in left if one.key not in _FACTS), key=lambda one: order[one.weight])
 
 
 def _are_one(name: str, other: str) -> bool:
@@ -226,7 +279,7 @@ def _call(one: Statement) -> str:
 
 def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) -> Statement:
     values = {name.rstrip("2") if name not in _SECOND else name: value for name, value in values.items()}
-    ranks = {name: _ranks(values.get(name, "")) for name in ("culprits", "waits")}
+    ranks = {name: ranks_in(values.get(name, "")) for name in ("culprits", "waits")}
     process, weight, cause = _process(values), phrase.weight, phrase.cause
     own = _process({name.removeprefix("own_"): value for name, value in values.items() if name.startswith("own_")})
     who = f"rank {by}" if by != SPEAKER else speaker or own or NOBODY
@@ -237,14 +290,18 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
     if is_starved := 0 < _STARVED * limit < milliseconds:
         cause, weight = "starved", ABOUT
     peer = "" if _NEAR.match(it := values.get("peer", "")) else it
-    processes = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
+    processes: tuple[str, ...] = (process or peer,) if peer or (process and weight in (OWN, ABOUT, ENDS)) else ()
     if weight == OWN and not ranks["culprits"]:
         name = " of ".join(filter(None, (process, speaker or own)))
         ranks["culprits"], processes = ((by,), ()) if by != SPEAKER or not name else ((), (name,))
+        if "own_pid" in values and "own_host" not in values:  # HCCL says both, and the pid is what a user looks for
+            processes = (own,)
+    if tasks := values.get("tasks", "").split():
+        ranks["culprits"], processes = tuple(int(task.rpartition(":")[2]) for task in tasks), tuple(tasks)
     if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
     if values.get("mine") == str(by):  # so its group begins as the job does
-        ranks["culprits"] = _ranks(values["theirs"])
+        ranks["culprits"] = ranks_in(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}
     told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
@@ -281,19 +338,20 @@ def signal_of(text: str) -> str:
         return ""
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+def ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks that a list has: ``4, 5-7``."""
     found = (range(int(first), int(last or first) + 1) for first, last in _RUN.findall(text))
     return tuple(rank for run in found if len(run) < _RANKS for rank in run)[:_RANKS]
 
 
 def _process(values: dict[str, str]) -> str:
     """Return the name of the process that a line tells of: ``WorkerDict_0:3, pid 87687 on 10.0.0.5``."""
-    pid = f"pid {values['pid']}" if "pid" in values else ""
-    name = ", ".join(filter(None, (values.get("name", ""), pid)))
+    numbers = [f"{name} {values[name]}" for name in ("device", "pid") if name in values]
+    name = ", ".join(filter(None, (values.get("name", ""), *numbers)))
     return " on ".join(filter(None, (name, values.get("host", ""))))
 
 
-def _name(speaker: Speaker) -> str:
+def name_of(speaker: Speaker) -> str:
     """Return by what a launcher's prefix a user would recognise a process; empty if it tells nothing."""
     if found := _OF_RAY.search(speaker.launcher):
         return _process(dict(zip(("name", "pid", "host"), (it or "" for it in found.groups()))))

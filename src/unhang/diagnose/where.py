@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from unhang.diagnose import stacks
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
 from unhang.diagnose.stacks import MAIN, NOBODY
 from unhang.plugins import packs
@@ -38,9 +39,23 @@ _HOST = frozenset({
 """Modules of Python's, and of filelock's, in which a host waits."""
 _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 """Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
+_NATIVE = {
+    stacks.DEVICE: "it waits for its GPU",
+    stacks.SET_UP: "a communicator is being made, and a rank of it has not come",
+    stacks.ENDS: "a communicator is being ended",
+    stacks.COLLECTIVE: "it waits for other ranks",
+    stacks.STORE: "it waits in the store for what another rank is to write",
+    stacks.ALLOCATOR: "the allocator of GPU memory",
+    stacks.PYTHON: "it waits for Python's lock",
+    stacks.LOCK: "it waits for a lock",
+}
+_OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)
+"""What waits for other ranks."""
 _NEAR = 8
-_IDLE = ("ray/_private/worker.py", "main_loop")
-"""What waits for the next call of the job's own, where only Python's waiting stands within so many frames above it."""
+_IDLE = ("ray/_private/worker.py", "ray/worker.py")
+"""Where `main_loop` waits for the next call of the job's own, where only Python's waiting stands within so many frames
+above it.
+"""
 _DONE = ("unhang/prove/ranks/gloo.py", "_rank")
 """What waits so once all has gone well: a rank of ours that fails says it."""
 _MODULES = (
@@ -51,7 +66,7 @@ _FOLLOWS = (
     "timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe", "dump signal",
     "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
     "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
-    "remote process exited", "got signal: 15",
+    "remote process exited", "got signal: 15", "function error: hccl", "hccl api failed", "acl api failed",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
 _FATAL = (
@@ -139,18 +154,36 @@ def in_stack(rank: Rank) -> Place:
     inner = next((it.function for it in (*outside, *frames)), "no frame of Python")
     torch = next((frame.function for frame in stack.frames if _is_collective(frame)), inner)
     doing = f"in {torch}, called by {inner}" if torch != inner else f"in {inner}"
+    if stack.native:
+        doing = f"in {_native(stack)}{f', called by {inner}' if frames else ''}"
+    elif is_idle(rank):
+        doing += ": it is idle, and waits for its next task"
+    elif is_controller(rank):
+        doing += ": it waits for what it has called"
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
         doing += f", and {_pace(rank, stack)}"
     main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
-    lines = [f"{one.source}: {path(_shown(one.frames))}" for one in (stack, *main[:1])]
+    lines = [
+        f"{one.source}: {path(_shown(one.frames)) or ' < '.join(one.native[:_LINES])}" for one in (stack, *main[:1])
+    ]
     return Place((rank.rank,), doing, tuple(lines))
+
+
+def _native(stack: Stack) -> str:
+    """Return what native code waits for: by its innermost known function, and the next one that tells more."""
+    kinds = {stacks.native(one): one for one in reversed(stack.native)}
+    inner = stacks.native(stack.native[0])
+    outer = next((one for one in (stacks.ALLOCATOR, *_OF_GROUPS) if one in kinds and one != inner), "")
+    more = f", within {kinds[outer]}" if outer else ""
+    more += f": {_NATIVE[outer]}" if more and outer != stacks.COLLECTIVE else ""
+    return f"{kinds[inner]}: {_NATIVE[inner]}{more}"
 
 
 def waiting_stack(rank: Rank) -> Stack:
     """Return the stack in which a rank waits: one in a collective, else that of its main thread."""
-    return min(rank.stacks, key=lambda one: (not any(map(_is_collective, one.frames)), one.thread != MAIN))
+    return min(rank.stacks, key=lambda one: (not _is_in_call(one), one.thread != MAIN))
 
 
 def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
@@ -165,7 +198,7 @@ def waits_by_stack(rank: Rank) -> bool:
     if not rank.stacks or waits_on_host(rank):
         return False
     stack = waiting_stack(rank)
-    return any(map(_is_collective, stack.frames)) or (not stack.moved and not stack.gil and stack.idle is not True)
+    return _is_in_call(stack) or (not stack.moved and not stack.gil and stack.idle is not True)
 
 
 def moved(rank: Rank) -> bool | None:
@@ -242,6 +275,11 @@ def _is_collective(frame: Frame) -> bool:
     return frame.function in _COLLECTIVES and f"/{frame.file}".endswith(tuple(f"/{one}" for one in _MODULES))
 
 
+def _is_in_call(stack: Stack) -> bool:
+    """Return whether a stack waits for other ranks: in torch's call of a collective, or in native code."""
+    return any(map(_is_collective, stack.frames)) or any(stacks.native(one) in _OF_GROUPS for one in stack.native)
+
+
 def _collectives(rank: Rank) -> list[str]:
     """Return the functions of torch in which a rank waits for others by its stacks."""
     return [frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)]
@@ -249,7 +287,18 @@ def _collectives(rank: Rank) -> list[str]:
 
 def is_idle(rank: Rank) -> bool:
     """Return whether a rank waits to be told more, after a call that went well or failed."""
-    return _waits_in(rank, *_IDLE)
+    return any(_waits_in(rank, file, "main_loop") for file in _IDLE)
+
+
+def is_controller(rank: Rank) -> bool:
+    """Return whether a process waits for calls that it has made of Ray's workers, by its main thread."""
+    ray = [f.function for f in ((rank.stacks and _main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
+    return not {"get", "get_objects", "wait"}.isdisjoint(ray)
+
+
+def is_told_what_to_do(rank: Rank) -> bool:
+    """Return whether a process is Ray's: idle, or one that waits for others' work."""
+    return bool(rank.stacks) and (is_idle(rank) or is_controller(rank))
 
 
 def is_done(rank: Rank) -> bool:
@@ -275,8 +324,10 @@ def _waits_in(rank: Rank, file: str, function: str) -> bool:
 
 def call(rank: Rank) -> str:
     """Return the call of a collective in which a rank is by its stacks; empty if it is in none."""
-    stack = next((one for one in rank.stacks if any(map(_is_collective, one.frames))), None)
-    return "" if stack is None else "{} ({}:{})".format(*alike(_shown(stack.frames)[0]))
+    stack = next(filter(_is_in_call, rank.stacks), None)
+    if stack is None or not stack.frames:
+        return "" if stack is None else _native(stack)
+    return "{} ({}:{})".format(*alike(_shown(stack.frames)[0]))
 
 
 def ends_groups(rank: Rank) -> bool:
@@ -287,6 +338,11 @@ def ends_groups(rank: Rank) -> bool:
 def is_paired(rank: Rank) -> bool:
     """Return whether a rank sends or receives by its stacks."""
     return not _PAIRED.isdisjoint(_collectives(rank))
+
+
+def is_received(rank: Rank) -> bool:
+    """Return whether a rank waits by its stacks for what another one is to send."""
+    return any("recv" in one.lower() for one in _collectives(rank) or waiting_stack(rank).native)
 
 
 def is_spied(rank: Rank) -> bool:
@@ -318,6 +374,8 @@ def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
 def waits_for_device(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for its device, and does not move, by its innermost frame."""
     stack = _main(rank)
+    if stack.native:
+        return not stack.moved and stacks.native(stack.native[0]) == stacks.DEVICE
     return not stack.moved and any(
         frame.function.rpartition(".")[2] == "synchronize" and any(f"/{one}" in f"/{frame.file}" for one in _DEVICE)
         for frame in stack.frames[:1]
@@ -332,7 +390,7 @@ def waits_on_host(rank: Rank) -> bool:
 
 
 def _is_of_host(frame: Frame) -> bool:
-    return frame.file.rpartition("/")[2] in _HOST
+    return frame.file.rpartition("/")[2] in _HOST or frame.function == "_get_next_task_from_local_scheduler"
 
 
 def _named(operation: Operation) -> str:

@@ -45,7 +45,10 @@ def of(facts: Facts) -> Who:
     # stacks alone do not show that a job hung which has ended since
     is_hung = not facts.has_ended or any(rank.recorded or rank.waiting for rank in ranks)
     for name, rule in () if facts.goes_on else RULES if is_hung else RULES[:2]:
-        if why := rule(facts):
+        why = rule(facts)
+        if name == HOST:
+            why = {it: text for it, text in why.items() if not where.is_controller(facts.job.ranks[it])}
+        if why:
             first = traceback(_first(facts.errors[min(why)])) if name == FAILED else ()
             return Who(name, dict(sorted(why.items())), first)
     return Who("", {})
@@ -449,6 +452,8 @@ def _in_call(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
     if any(rank.recorded for rank in facts.job.ranks.values()) or not all(facts.calls.values()) or have_peers(facts):
         return {}
+    if not all(facts.paths.values()):  # gdb's stacks have no frame of Python
+        return {}
     sides = sorted(_sides(facts.calls), key=len)
     if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
         return {}
@@ -467,7 +472,7 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most."""
     if have_peers(facts) or facts.unseen:
         return {}
-    stacks = facts.paths
+    stacks = {number: path for number, path in facts.paths.items() if path}
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
     if len(sides) < 2 or max(map(len, sides)) * 2 <= len(stacks):
         return {}

@@ -1,0 +1,363 @@
+"""What NCCL's RAS says of a job: its report as text, whole or in part, and its JSON.
+
+It counts what the hosts have launched, in each communicator. Whoever is behind has not come, and all that are equally
+far may still wait in one call: that a communicator is in order acquits nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang import gate
+from unhang.diagnose.evidence import Rank, Statement
+from unhang.diagnose.phrases import FOLLOWS, NOTE
+from unhang.diagnose.stacks import NOBODY, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from io import BufferedIOBase
+
+WORDS = (
+    b"Job summary", b"Comms     Nodes", b") MISMATCH", b") INCOMPLETE", b") ERROR", b"job process", b"PEER_DEAD",
+    b"managed by process", b"managing GPU", b"anks have ", b"The missing rank", b"RAS of rank",
+)  # fmt: skip
+"""What a line has that begins a part of a report."""
+_LINES, _MOST, _SHOWN = 60, 20_000, 4
+_MEMBER = (
+    r"(?: -- (?:GPUs? [\d,{}()\w /-]{1,80}? managed by process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80})"
+    r"|\[process information not found\]))?"
+)
+_SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
+_ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
+_HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
+_WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
+_SAME = re.compile(
+    r"\s*(\d+) ranks (?:have (?:launched up to operation (\d+)|status (\w+)|(not) launched)|reported (.+))"
+)
+_ONE = re.compile(
+    r"\s*Rank (?P<rank>\d{1,10})(?: has (?:launched up to operation (?P<count>\d+)|status (?P<status>\w+)|(?P<none>not)"
+    rf" launched any operations)| reported (?P<error>.{{1,80}}?)(?= -- |$))?{_MEMBER}"
+)
+_TABLE, _MISSING = "Comms     Nodes", "Missing communicator data from"
+_LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
+_PROCESS = re.compile(
+    r"(?:.*(?P<dead>PEER_DEAD): |\s*)Process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80}) managing GPU"
+)
+_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
+"""What ``--live`` writes above an answer."""
+_JSON = re.compile(
+    r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
+    r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|"event"\s*:\s*"(?P<event>PEER_DEAD)"|'
+    r'(?:"rank"\s*:\s*(?P<rank>\d{1,9}),\s*)?"host"\s*:\s*"(?P<host>[^"]{1,80})",\s*"pid"\s*:\s*(?P<pid>\d{1,9})|'
+    r'"status"\s*:\s*\{(?P<status>[^{}]*)\}|"collective_counts"\s*:\s*\{(?P<counts>[^{}]*)\}'
+)
+_PAIR = re.compile(r'"(\w+)"\s*:\s*(\w+)')
+_ERRORS = {
+    "1": "Unhandled CUDA error", "2": "Unhandled system error", "3": "Internal error", "4": "Invalid argument",
+    "5": "Invalid usage", "6": "Remote process exited or there was a network error",
+}  # fmt: skip
+_CAUSES = {"CUDA": "cuda-error", "system": "network", "Remote": "process-died"}
+_STATUS = "status"
+_AGAIN = ". A job that runs looks so, too: a second answer of RAS (`ncclras`) tells whether it stays so; give both"
+_LOOK = "take the stack of that process (`py-spy dump`): it says where it is"
+_ENDED = "see the end of its own log, and `dmesg` of its host; `ps -o stat PID` there shows whether it is stopped"
+_SET_UP = "RAS shows communicators that are being set up (INIT): a rank of theirs has not come"
+_IN_ORDER = "RAS shows nothing wrong, which acquits nobody: it counts what hosts launch, not what devices have done"
+
+
+class Member(NamedTuple):
+    """A rank of a communicator, or a process."""
+
+    within: int | None
+    """Its rank in the communicator."""
+    pid: str = ""
+    host: str = ""
+    rank: int | None = None
+    """Its rank in the job, once that is known."""
+
+    @property
+    def process(self) -> str:
+        return f"pid {self.pid} on {self.host}" if self.pid else ""
+
+    def ranked(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool = False) -> Member:
+        return self._replace(rank=ranks.get((self.pid, self.host), self.within if is_world else None))
+
+
+class _Comm:
+    """What one answer says of a communicator."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.size = name, 0
+        self.values: dict[str, dict[str, tuple[int, list[Member]]]] = defaultdict(dict)
+        """By operation, or `status`, and by what ranks have of it: how many these are, and those that are named."""
+        self.missing: list[Member] = []
+        self.errors: dict[str, list[Member]] = defaultdict(list)
+
+    def put(self, what: str, value: str, number: int, *members: Member) -> None:
+        """Take that so many ranks, or this one, have a value."""
+        known, own = self.values[what].get(value, (0, []))
+        own = [*own, *members][:_MOST]
+        self.values[what][value] = max(known, number, len(own)), own
+
+    def numbers(self, what: str) -> dict[str, int]:
+        return {value: number for value, (number, _) in self.values.get(what, {}).items()}
+
+    def members(self) -> Iterator[Member]:
+        """Yield all that are named."""
+        yield from self.missing
+        for own in (*self.errors.values(), *(own for values in self.values.values() for _, own in values.values())):
+            yield from own
+
+    def name_ranks(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool) -> None:
+        """Put the rank in the job to each member of which it is known."""
+        for own in (
+            self.missing, *self.errors.values(), *(own for it in self.values.values() for _, own in it.values()),
+        ):  # fmt: skip
+            own[:] = [one.ranked(ranks, is_world=is_world) for one in own]
+
+
+class Reader:
+    """Reads reports in the lines of a text, one answer or several."""
+
+    def __init__(self) -> None:
+        self._answers: list[dict[str, _Comm]] = []
+        self._lost: dict[Member, bool] = {}
+        """Processes that do not answer, and whether RAS calls them dead."""
+        self._rows: list[tuple[int, int, str]] = []
+        """Of the table: how many communicators, of how many ranks each, and their status."""
+        self._ranks: dict[str, int] = {}
+        self._comm: _Comm | None = None
+        self._what = self._value = self._kind = ""
+        self._is_dead = False
+        self._open, self.source = 0, ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next lines may belong to the last ones."""
+        return self._open > 0
+
+    def line(self, text: str, source: str) -> None:
+        """Take the next line, without what its launcher put before it."""
+        self._open = max(self._open - 1, 0)
+        if self._took(text.rstrip()):
+            self._open, self.source = _LINES, self.source or source
+
+    def _took(self, text: str) -> bool:
+        if _SNAPSHOT.match(text):
+            if not text.startswith("Communicators") or not self._answers:
+                self._next()
+        elif found := _OURS.match(text):
+            self._ranks[found[2]] = int(found[1])
+        elif found := _ROW.match(text):
+            self._rows.append((int(found[1]), int(found[2]), found[3]))
+        elif found := _HEAD.match(text):
+            self._begin(f"#{found[1]}-{found[2]}")
+        elif found := _PROCESS.match(text):
+            self._lost[Member(None, found["pid"], found["host"])] = bool(found["dead"]) or self._is_dead
+        elif "job process" in text:
+            self._is_dead, self._comm = "considered dead" in text, None
+        elif self._comm is None:
+            return _TABLE in text
+        elif _MISSING in text:
+            self._what = "missing"
+        elif found := _LISTED.match(text):
+            self._comm.missing += [Member(int(one)) for one in re.findall(r"\d+", found[1])[:_MOST]]
+        elif found := _WHAT.match(text):
+            self._what = found[1].replace("collective operation", "collective")
+        elif found := _SAME.match(text):
+            self._value = found[2] or found[3] or ("0" if found[4] else found[5])
+            self._kind = "error" if found[5] else ""
+            if not found[5]:
+                self._comm.put(self._what, self._value, int(found[1]))
+        elif found := _ONE.match(text):
+            self._one(self._comm, found)
+        else:
+            return False
+        return True
+
+    def _one(self, comm: _Comm, found: re.Match[str]) -> None:
+        member = Member(int(found["rank"]), found["pid"] or "", found["host"] or "")
+        own = found["count"] or found["status"] or ("0" if found["none"] else "")
+        if found["error"] or (self._kind == "error" and not own):
+            comm.errors[found["error"] or self._value].append(member)
+        elif self._what == "missing":
+            comm.missing.append(member)
+        elif own or self._value:
+            comm.put(self._what, own or self._value, 1, member)
+
+    def _next(self) -> None:
+        if not self._answers or self._answers[-1] or self._rows:
+            self._answers.append({})
+            self._lost, self._rows = {}, []
+        self._comm, self._is_dead = None, False
+
+    def _begin(self, name: str) -> None:
+        if not self._answers:
+            self._answers.append({})
+        self._comm = self._answers[-1].setdefault(name, _Comm(name))
+        self._what = self._value = self._kind = ""
+
+    def json(self, text: str, source: str) -> None:
+        """Take a document, or several, whole or cut."""
+        self.source = source
+        self._ranks.update((pid, int(rank)) for rank, pid in _OURS.findall(text))
+        member, kind, event = Member(None), "ranks", False
+        for found in _JSON.finditer(text):
+            if found["snapshot"]:
+                self._next()
+                event = False
+            elif found["event"]:
+                event = True
+            elif found["hash"]:
+                self._begin(found["hash"])
+            elif found["size"] and self._comm:
+                self._comm.size = int(found["size"])
+            elif found["list"]:
+                kind = found["list"]
+            elif found["pid"]:
+                member = Member(int(found["rank"]) if found["rank"] else None, found["pid"], found["host"])
+                if event:
+                    self._lost[member] = True
+            elif self._comm and (found["status"] or found["counts"]):
+                self._state(self._comm, member, kind, found)
+
+    def _state(self, comm: _Comm, member: Member, kind: str, found: re.Match[str]) -> None:
+        told = dict(_PAIR.findall(found["status"] or found["counts"]))
+        if found["counts"]:
+            for what, value in told.items():
+                comm.put(what, value, 1, member)
+        elif kind == "missing_ranks":
+            if told.get("unresponsive") == "true" or told.get("considered_dead") == "true":
+                comm.missing.append(member)
+                self._lost[member._replace(within=None)] = told.get("considered_dead") == "true"
+            else:
+                comm.put(_STATUS, "NOCOMM", 1, member)
+        else:
+            for key in ("init_state", "async_error"):
+                if error := _ERRORS.get(told.get(key, "")):
+                    comm.errors[error].append(member)
+            ends = "true" in (told.get("finalize_called"), told.get("destroy_flag"))
+            ready = "FINALIZE" if ends else "RUNNING" if told.get("init_state") == "0" else "INIT"
+            comm.put(_STATUS, "ABORT" if told.get("abort_flag") == "true" else ready, 1, member)
+
+    def statements(self) -> Iterator[Statement]:
+        """Yield what the last answer says, beside those before."""
+        comms = self._answers[-1] if self._answers else {}
+        world = self._world([*comms.values()])
+        ranks = {(one.pid, one.host): one.within for one in (world.members() if world else ()) if one.pid}
+        everybody = {(one.pid, one.host) for comm in comms.values() for one in comm.members()}
+        for pid, rank in self._ranks.items():  # of other hosts, some may have the same number
+            same = [one for one in everybody if one[0] == pid]
+            ranks.update(dict.fromkeys(same, rank) if len(same) == 1 else {})
+        for comm in comms.values():
+            comm.name_ranks(ranks, is_world=comm is world)
+        lost = dict.fromkeys((one for comm in comms.values() for one in comm.missing), False)
+        found = [*_lost({**lost, **{one.ranked(ranks): is_dead for one, is_dead in self._lost.items()}})]
+        for name, comm in comms.items():
+            found += _reported(comm)
+            found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
+        if not found and (self._rows or comms):
+            found += [_note(_SET_UP)] * any("INIT" in status for _, _, status in self._rows)
+            found.append(_note(_IN_ORDER))
+        yield from (one._replace(source=self.source) for one in found)
+
+    def _world(self, comms: Sequence[_Comm]) -> _Comm | None:
+        """Return the communicator whose ranks are the job's: the only one of the largest size."""
+        sizes = [size for number, size, _ in self._rows for _ in range(min(number, 2))] or [one.size for one in comms]
+        first = [one for one in comms if one.size == max(sizes, default=0) or one.name.startswith("#0-")]
+        if len(first) != 1 or sizes.count(max(sizes)) > 1:
+            return None
+        first[0].size = max(sizes)
+        return first[0]
+
+
+def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
+    """Yield who does not answer, each once."""
+    named: dict[tuple[str, str], tuple[Member, bool]] = {}
+    for one, is_dead in lost.items():
+        key = (one.pid, one.host or str(one.within))
+        named[key] = (max(one, named.get(key, (one,))[0], key=lambda it: it.rank is not None), is_dead)
+    bare = [one for one, _ in named.values() if not one.pid]
+    if 0 < len(bare) < len(named):  # RAS up to 2.25 tells of the processes and of the ranks apart
+        named = {key: it for key, it in named.items() if key[0]}
+        if len(bare) == len(named) == 1:
+            named = {key: (one._replace(rank=bare[0].rank), is_dead) for key, (one, is_dead) in named.items()}
+    for dead, what in ((True, "RAS calls {} dead: it cannot be reached"), (False, "RAS got no answer from {}: {}")):
+        if same := [one for one, is_dead in named.values() if is_dead == dead]:
+            words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
+            yield _statement("process-died", words, same, "ras-lost", _ENDED)
+
+
+def _reported(comm: _Comm) -> Iterator[Statement]:
+    for error, members in comm.errors.items():
+        cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
+        found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
+        yield found._replace(weight=FOLLOWS) if "Remote" in error else found
+
+
+def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
+    """Yield who has launched less than most in a communicator; what one answer does not decide is a note."""
+    behind: dict[Member, int] = {}
+    ahead: set[Member] = set()
+    told: list[str] = []
+    for what, values in comm.values.items():
+        if what == _STATUS or len(values) < 2:
+            continue
+        low, top = min(values, key=int), max(values, key=int)
+        (few, own), (many, far) = values[low], values[top]
+        told.append(f"{few} {'rank has' if few == 1 else 'ranks have'} launched {what} up to {low}, {many} up to {top}")
+        if 2 * few <= sum(count for count, _ in values.values()):
+            behind.update((one, max(int(top) - int(low), behind.get(one, 0))) for one in own)
+        else:
+            ahead.update(far)
+            told[-1] += f": {_called(far) or many} ahead, and the others are behind"
+    if len(states := comm.numbers(_STATUS)) > 1:
+        told.append(", ".join(f"{count} {state}" for state, count in states.items()))
+    words = f"{'; '.join(told)} (communicator {comm.name}{f' of {comm.size}' * (comm.size > 0)})"
+    odd = [one for one in behind if one in ahead]
+    if told and any(one.numbers(what) not in ({}, comm.numbers(what)) for one in before for what in comm.values):
+        yield _note(f"the counts moved between two answers of RAS, so the job goes on: {words}")
+    elif odd:
+        yield _statement("mismatch", f"{_called(odd)} called something else than most: {words}", odd, "ras-behind")
+    elif behind and (before or max(behind.values()) > 1):
+        yield _statement("never-arrived", f"{_called([*behind])} behind: {words}", [*behind], "ras-behind", _LOOK)
+    elif told:
+        yield _note(f"{f'{_called([*behind])} behind: ' * bool(behind)}{words}{'' if before else _AGAIN}")
+
+
+def _note(words: str) -> Statement:
+    return Statement("", words, "", weight=NOTE, key="ras")
+
+
+def _statement(cause: str, words: str, members: Sequence[Member], key: str, do: str = "") -> Statement:
+    ranks = tuple(sorted({one.rank for one in members if one.rank is not None}))
+    names = tuple(gate.line(one.process) for one in members if one.pid)
+    return Statement(cause, gate.line(words), "", ranks, names, key=key, do=do)
+
+
+def _called(members: Sequence[Member]) -> str:
+    """Return members as a sentence has them: ``rank 1 (pid 60004 on 10.0.0.13)``."""
+    shown = []
+    for one in members[:_SHOWN]:
+        within = "" if one.within is None else f"rank {one.within} of its communicator"
+        told = within if one.rank is None else f"rank {one.rank}"
+        shown.append(f"{told} ({one.process})" if told and one.pid else told or one.process)
+    return ", ".join(shown) + (f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else "")
+
+
+def recognizes(head: bytes) -> bool:
+    """Return whether a file that begins so is RAS's JSON, also below what its server says before."""
+    return b'"communicators"' in head or (b'"PEER_DEAD"' in head and b'"event"' in head)
+
+
+def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
+    """Yield what JSON says. Raises ValueError if it says nothing, and what the stream raises after that."""
+    reader, (data, broken) = Reader(), whole(stream)
+    reader.json(data.decode(errors="replace"), f"{name}:1")
+    if not (said := tuple(reader.statements())):
+        raise ValueError("not an answer of RAS")
+    yield Rank(NOBODY, statements=said)
+    if broken:
+        raise broken
