@@ -182,11 +182,11 @@ ATTACKS = {
         "tests/store/test_journal.py", "tests/store/test_untrusted.py", "tests/store/test_folder.py",
     ],
     "text from outside, at each sink": ["tests/test_gate.py", "tests/github/test_action.py", "tests/draft"],
-    "damaged and hostile packs": ["tests/whole/test_damaged_packs.py", "tests/test_parameters.py"],
+    "damaged and hostile packs": ["tests/whole/test_damaged_packs.py", "tests/plugins/test_parameters.py"],
     "hostile archives": ["tests/deliver/test_archive.py", "tests/deliver/test_wheel.py"],
     "fake interpreters and hostile folders": [
         "tests/find/test_environment.py", "tests/find/test_own_path.py", "tests/find/test_trust.py",
-        "tests/whole/test_untrusted.py", "tests/test_entry_points.py", "tests/diagnose/test_live.py",
+        "tests/whole/test_untrusted.py", "tests/plugins/test_entry_points.py", "tests/diagnose/test_live.py",
     ],
     "environments, read and asked": ["tests/find/test_reading.py"],
 }  # fmt: skip

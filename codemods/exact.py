@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from unhang import parameters
 from unhang.codemods.base import AnchorError, once
+from unhang.plugins import parameters
 from unhang.shapes import shape
 from unhang.shapes.catalog import Target
 

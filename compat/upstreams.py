@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from unhang import packs
+from unhang.plugins import packs
 
 
 def projects() -> Mapping[str, Mapping[str, Any]]:

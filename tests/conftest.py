@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
-from unhang import packs
+from unhang.plugins import packs
 from unhang.tell import terminal
 
 pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")

@@ -17,8 +17,8 @@ from support import cli, examples
 from support.checkout import REPOSITORY
 from tried import trees
 from tried.originals import Upstream
-from unhang import packs
 from unhang.codemods.base import AnchorError
+from unhang.plugins import packs
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
 FILE = "accelerate/state.py"

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from support import cli, environments, packed, pages
-from unhang import fleet, packs
+from unhang import fleet
 from unhang.errors import UnhangError
 from unhang.fleet import Seen
+from unhang.plugins import packs
 
 DOCS = Path(__file__).parent.parent / "docs"
 VERL = ("verl", "0.7.1")

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from unhang import packs
 from unhang.compat import upstreams
 from unhang.compat.sweep import gather
 from unhang.compat.sweep.clones import Clone, Reader, in_tree, introduced, together
 from unhang.compat.sweep.sources import Content
 from unhang.find import metadata
+from unhang.plugins import packs
 from unhang.shapes.catalog import Target
 
 

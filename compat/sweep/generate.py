@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unhang import packs
 from unhang.compat import index, upstreams
 from unhang.compat.index import Offer
 from unhang.compat.sweep import by_fix, clones, fetch, frozen, gather, matrix_files, pins, sources
@@ -26,6 +25,7 @@ from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.settle import Settled, settle
 from unhang.errors import UnhangError
 from unhang.judge.decide import OURS
+from unhang.plugins import packs
 from unhang.shapes import catalog, facts
 from unhang.tell import progress, report
 from unhang.tell.progress import Step

@@ -145,7 +145,7 @@ def _contradicted(data: Data, release: Release, learnt: Learnt) -> Iterator[Prob
         elif shape is not None and content is not None and (target.fix, shape) not in by_person:
             row, state = known["shapes"][f"{target.function} {shape}"], learnt.state(content, target)
             if (state.state, state.result) != (row["state"], row.get("result")):
-                found = f"is {state.state} {state.result or ''} by its wheel, {row['state']} by the data"
+                found = f"is {state.state} {state.result or state.why} by its wheel, {row['state']} by the data"
                 yield Problem(file, where, f"{found}; run nox -s sweep")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unhang import packs
 from unhang.compat.sweep import drawings, sources
 from unhang.errors import UnhangError
 from unhang.judge import matrix
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, ShapeTable
 from unhang.tell import drawing

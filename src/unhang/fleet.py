@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang import packs
 from unhang.cli import requests
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 from unhang.records import Request
 
 if TYPE_CHECKING:

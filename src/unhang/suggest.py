@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs, parameters
+from unhang.plugins import packs, parameters
 from unhang.records import Request
 
 if TYPE_CHECKING:

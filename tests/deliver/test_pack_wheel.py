@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from support import packed
-from unhang import entry_points, packs
 from unhang.deliver import pack_wheel
 from unhang.errors import UnhangError
+from unhang.plugins import entry_points, packs
 from unhang.store import dist_info
 
 CODEMOD = f"codemods/{packed.ID.replace('-', '_')}.py"

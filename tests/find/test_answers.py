@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from support import environments as make
-from unhang import packs
 from unhang.find import answers
+from unhang.plugins import packs
 
 MODULES = [(make.tree, "megatron.core"), (make.tree, "megatron.training"), (make.verl, "verl"), (make.swift, "swift")]
 

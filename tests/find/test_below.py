@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from unhang import packs
 from unhang.find import below
+from unhang.plugins import packs
 
 
 def vendor(root: Path, module: str = "megatron.core") -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from support import environments as make
-from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate, reading
+from unhang.plugins import packs
 from unhang.records import Environment
 
 NAMES = ("roll", "areal")

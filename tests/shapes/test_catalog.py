@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from unhang import packs
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Release, Shape, Target
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import pytest
 
 import unhang
-from unhang import packs
 from unhang.find.environment import choose
 from unhang.find.locate import search
+from unhang.plugins import packs
 from unhang.records import Search
 
 MODULES = {one.name: one.module for one in packs.upstreams().values()}

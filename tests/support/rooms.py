@@ -11,6 +11,8 @@ TOOL = ROOT / "src" / "unhang"
 # From the bottom up. A room imports only rooms of the levels below its own.
 LEVELS = (
     ("shared",),
+    ("plugins",),
+    ("suggest",),
     ("find", "pins", "shapes"),
     ("codemods",),
     ("judge",),
@@ -23,10 +25,7 @@ LEVELS = (
     ("cli",),
     ("fleet",),
 )
-SHARED = (
-    "__init__", "checked", "entry_points", "errors", "gate", "local_version", "pack_modules", "packs", "parameters",
-    "records", "suggest", "templates",
-)  # fmt: skip
+SHARED = ("__init__", "errors", "gate", "records")
 """The modules at the top of the tool that every room may import."""
 
 

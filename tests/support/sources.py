@@ -16,7 +16,6 @@ import pytest
 
 from support import wheels
 from support.checkout import COMPAT
-from unhang import packs
 from unhang.codemods.base import AnchorError
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
@@ -24,6 +23,7 @@ from unhang.compat.sweep import clones, frozen
 from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
 from unhang.judge.decide import codemod
+from unhang.plugins import packs
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target

@@ -9,8 +9,8 @@ import pytest
 from osv import serve
 
 from support import cli, made_up
-from unhang import packs
 from unhang.judge import matrix, pinned
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.tell import osv
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from support import cli, environments
-from unhang import packs
 from unhang.cli.main import main
 from unhang.errors import UnhangError
 from unhang.judge.decide import Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
+from unhang.plugins import packs
 from unhang.records import Environment, Installation, Request, Search
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target

@@ -113,3 +113,8 @@ def test_in_a_log_each_fix_is_one_line(fresh: Path, tmp_path: Path) -> None:
     assert [row.split()[:3] for row in rows] == [["drifted", "mtp-cp-deadlock", "cure"]]
     for what in "only with MTP", f"{site}/{ENGINE}:", "a shape nobody has verified", "help: ":
         assert what in rows[0]
+
+
+def test_verbose_names_the_release_that_has_upstreams_fix(fresh: Path) -> None:
+    rows = [line for line in cli.called_with_all("check", "-v", "--target", fresh).out.splitlines() if "mtp-cp" in line]
+    assert [row.rpartition("  ")[2] for row in rows] == ["fixed in verl 0.8.0"]

@@ -14,7 +14,7 @@ import pytest
 from support import cli, packed
 from support import environments as make
 from support.packed import ID, MODEL
-from unhang import packs
+from unhang.plugins import packs
 
 FILE = "verl/workers/utils/losses.py"
 MAIN = "import sys; from unhang.cli.main import main; main(sys.argv[1:])"

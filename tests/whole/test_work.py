@@ -17,7 +17,7 @@ import pytest
 import unhang
 from support import cli, packed, work
 from support import environments as make
-from unhang import packs
+from unhang.plugins import packs
 from unhang.shapes import catalog
 
 pytestmark = pytest.mark.skipif(work.STRACE is None, reason="no strace on this machine: no system call is counted")

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from unhang import __version__, packs
+from unhang import __version__
 from unhang.cli.help import PAGES, TOP, Page
 from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
+from unhang.plugins import packs
 from unhang.records import KINDS
 from unhang.tell.terminal import columns, folded, width
 

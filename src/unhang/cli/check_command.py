@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang import packs
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.judge import recorded
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.suggest import hinted
 from unhang.survey.verdicts import survey

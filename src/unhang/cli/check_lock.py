@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from unhang import packs
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.judge import pinned
 from unhang.judge.observe import Observation
 from unhang.pins import files
+from unhang.plugins import packs
 from unhang.records import Environment, Search
 from unhang.shapes import catalog
 from unhang.suggest import complete

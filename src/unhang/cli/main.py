@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from unhang import packs, parameters
 from unhang.cli.arguments import named_packs, parse
 from unhang.errors import STDOUT, UnhangError, described, joined
+from unhang.plugins import packs, parameters
 from unhang.tell.terminal import Settings, settings
 
 TYPE_CHECKING = False  # `typing` is slow to import

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from unhang import packs, suggest
+from unhang import suggest
 from unhang.cli.requests import selection
 from unhang.errors import UnhangError
 from unhang.judge import matrix
 from unhang.judge.matrix import Row
+from unhang.plugins import packs
 from unhang.records import Pin
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix

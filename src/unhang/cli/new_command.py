@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.compat import upstreams
 from unhang.deliver import archive, download, wheel
 from unhang.deliver.wheel import Wheel
@@ -24,6 +24,7 @@ from unhang.draft.modules import Rewrite
 from unhang.draft.origin import Commit
 from unhang.draft.skeleton import Draft
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.suggest import explain
 from unhang.tell import console, progress

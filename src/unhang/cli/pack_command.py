@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from unhang import packs
 from unhang.deliver import pack_wheel
+from unhang.plugins import packs
 from unhang.tell import console
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs, parameters
+from unhang import gate
 from unhang.codemods.exact import MARK, Exact
 from unhang.deliver import download, releases, wheel
 from unhang.deliver.pack_wheel import PARTS, TYPES
@@ -23,6 +23,7 @@ from unhang.draft.patch import Patched, Result
 from unhang.errors import UnhangError
 from unhang.find import metadata
 from unhang.judge import recorded
+from unhang.plugins import packs, parameters
 from unhang.records import Request
 from unhang.rewrite import one_file
 from unhang.shapes import catalog, shape

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from unhang import packs, parameters, suggest
+from unhang import suggest
 from unhang.errors import UnhangError, closest
+from unhang.plugins import packs, parameters
 from unhang.records import KINDS, Request, Token
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint

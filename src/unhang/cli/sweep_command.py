@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.deliver import releases
 from unhang.deliver.releases import Release
 from unhang.draft import facts, pack_texts
 from unhang.draft.facts import Edits, Tried
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 from unhang.records import Request
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix, Target

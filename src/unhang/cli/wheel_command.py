@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang import packs
 from unhang.cli.ending import Ending, clause
 from unhang.cli.requests import selection
 from unhang.deliver import download, wheel, wheel_output, wheel_report, work
@@ -19,6 +18,7 @@ from unhang.deliver.wheel_output import WheelPlan
 from unhang.deliver.wheel_report import Result
 from unhang.errors import UnhangError, described
 from unhang.judge import accept
+from unhang.plugins import packs
 from unhang.records import Request
 from unhang.suggest import line
 from unhang.survey.trial import planned as plan

@@ -11,11 +11,11 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from unhang import packs
 from unhang.deliver import sbom
-from unhang.entry_points import GROUP
 from unhang.judge import recorded
 from unhang.judge.decide import codemod
+from unhang.plugins import packs
+from unhang.plugins.entry_points import GROUP
 from unhang.records import Pack
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix

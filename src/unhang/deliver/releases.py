@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from unhang import packs
 from unhang.deliver import archive, download, wheel
 from unhang.errors import UnhangError
 from unhang.find import metadata
 from unhang.judge.observe import file_of
+from unhang.plugins import packs
 from unhang.records import Installation, Request, Upstream
 from unhang.survey import search
 

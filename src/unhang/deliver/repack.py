@@ -9,8 +9,8 @@ from typing import NamedTuple
 from unhang.deliver import archive
 from unhang.deliver.archive import bad_wheel
 from unhang.deliver.wheel import Wheel, is_version
-from unhang.local_version import local_version
 from unhang.store import dist_info
+from unhang.tell.local_version import local_version
 
 
 class Named(NamedTuple):

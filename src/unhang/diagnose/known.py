@@ -14,7 +14,6 @@ from itertools import takewhile
 from os.path import join
 from typing import NamedTuple, Protocol
 
-from unhang import packs
 from unhang.diagnose import causes, collectives, facts, where, who
 from unhang.diagnose.causes import Cause
 from unhang.diagnose.collectives import Meeting
@@ -24,6 +23,7 @@ from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature, Standing
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
 from unhang.judge.decide import NEEDED, SETTLED
+from unhang.plugins import packs
 
 ANSWERS = ("known", "also", "possible", "not-here")
 """The best first."""

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from unhang import packs
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
 from unhang.diagnose.stacks import MAIN, NOBODY
+from unhang.plugins import packs
 from unhang.tell import console
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")

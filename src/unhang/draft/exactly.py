@@ -12,11 +12,11 @@ from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from unhang import parameters
 from unhang.codemods.base import bound
 from unhang.codemods.exact import EDGE, Exact, Swap, Text, around, inner_lines, margin
 from unhang.draft.patch import Patched
 from unhang.draft.replacements import above, end
+from unhang.plugins import parameters
 from unhang.shapes import rebound, shape
 from unhang.shapes.catalog import Target
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unhang import parameters
 from unhang.codemods.exact import Exact
+from unhang.plugins import parameters
 from unhang.rewrite import one_file
 from unhang.rewrite.one_file import RewriteError
 from unhang.shapes import shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from unhang import packs
 from unhang.find import probe
+from unhang.plugins import packs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.errors import UnhangError
 from unhang.find import answers, metadata, notices, own_path, probe
 from unhang.find.environment import ask, is_own, program
+from unhang.plugins import packs
 from unhang.records import STATE, Environment, Installation, Search
 
 if TYPE_CHECKING:

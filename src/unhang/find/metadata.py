@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from unhang import packs
+from unhang.plugins import packs
 from unhang.records import normal
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from unhang import packs
 from unhang.find import answers, metadata
+from unhang.plugins import packs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from unhang import packs
+from unhang.plugins import packs
 
 LARGEST = 16 << 20  # bytes, as of any other file; a larger one has its size, and no content
 _BINARY = 4  # what says that a file is a program

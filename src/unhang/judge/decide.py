@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import parameters
 from unhang.errors import joined
 from unhang.judge import recorded
 from unhang.judge.observe import Observation
+from unhang.plugins import parameters
 from unhang.records import Installation, Token, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.errors import joined
 from unhang.find import overlays
 from unhang.judge import recorded
 from unhang.judge.decide import NEEDED, NO_REWRITE, Verdict
 from unhang.judge.observe import file_of
 from unhang.judge.recorded import codemods
+from unhang.plugins import packs
 from unhang.records import Installation
 from unhang.shapes.catalog import Fix
 from unhang.suggest import explain

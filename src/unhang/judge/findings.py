@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
-from unhang import packs
 from unhang.errors import UnhangError, joined
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
@@ -30,6 +29,7 @@ from unhang.judge.decide import (
     on_record,
 )
 from unhang.judge.observe import Observation, Read, contents, depended, observe, package_of, resolver
+from unhang.plugins import packs
 from unhang.records import Installation, paired
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Shape, Target

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from unhang import packs
 from unhang.errors import UnhangError
 from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, UNLISTED, URGENCY, beside
+from unhang.plugins import packs
 from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
 
 Releases = Mapping[str, Mapping[str, Release]]

@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import packs
 from unhang.find import metadata
 from unhang.judge.recorded import edits
+from unhang.plugins import packs
 from unhang.records import Installation
 from unhang.shapes.catalog import ShapeTable, Target
 

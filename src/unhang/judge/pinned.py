@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from unhang import packs
 from unhang.find import answers
 from unhang.judge import elsewhere, matrix
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
+from unhang.plugins import packs
 from unhang.records import Installation, Names, Pin, Upstream, normal
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix, Target

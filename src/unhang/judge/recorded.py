@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang import packs
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from importlib.util import decode_source, find_spec
 from typing import Any, NamedTuple
 
-from unhang import packs
 from unhang.judge import scene
 from unhang.judge.decide import near
 from unhang.judge.findings import Finding
 from unhang.judge.nearest import ADDED, CHANGED, MISSING, MOVED, Nearest
 from unhang.judge.observe import Observation
+from unhang.plugins import packs
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 

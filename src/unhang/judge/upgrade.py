@@ -39,15 +39,9 @@ def steps(distribution: str, version: str, fixes: Sequence[Fix]) -> list[Step]:
 
     Nightlies and yanked releases are left out, and pre-releases unless the version is one.
     """
-    mine, have = matrix.parsed(version), needs(distribution, version, fixes)[0]
-    upstream = project(distribution).name
+    have = needs(distribution, version, fixes)[0]
     found = []
-    for name in sorted(catalog.versions(upstream), key=matrix.parsed):
-        other = matrix.parsed(name)
-        if other <= mine or matrix.is_nightly(name) or (other.is_prerelease and not mine.is_prerelease):
-            continue
-        if catalog.is_yanked(upstream, name):
-            continue
+    for name in _newer(project(distribution).name, version):
         need, unknown = needs(distribution, name, fixes)
         drops = tuple(fix for fix in have if fix not in (*need, *unknown))
         found.append(Step(name, need, drops, tuple(fix for fix in need if fix not in have), unknown))
@@ -58,6 +52,30 @@ def best(found: Sequence[Step]) -> Step | None:
     """Return the newest of the steps with which the most fixes are superfluous; None if none makes one so."""
     chosen = max(reversed(found), key=lambda step: len(step.drops), default=None)
     return chosen if chosen is not None and chosen.drops else None
+
+
+def fixed_in(fix: Fix, upstream: str, version: str) -> str:
+    """Return the newer release from which on no untouched copy needs a fix; empty if there is none on record.
+
+    Or if this version is not on record.
+    """
+    found, table, mine = "", catalog.shape_table(), on_record(upstream, version)
+    for name in _newer(upstream, mine) if mine else ():
+        release = catalog.releases_of(fix.id, upstream).get(name)
+        is_settled = release is not None and matrix.verdict(fix, upstream, release, table) in SETTLED
+        found = (found or name) if is_settled else ""
+    return found
+
+
+def _newer(upstream: str, version: str) -> Iterator[str]:
+    """Yield the newer releases on record, in order, as ``steps`` does."""
+    mine = matrix.parsed(version)
+    for name in sorted(catalog.versions(upstream), key=matrix.parsed):
+        other = matrix.parsed(name)
+        if other <= mine or matrix.is_nightly(name) or (other.is_prerelease and not mine.is_prerelease):
+            continue
+        if not catalog.is_yanked(upstream, name):
+            yield name
 
 
 def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator[tuple[str, str]]:

@@ -27,12 +27,15 @@ class Conditions:
         Or the name of a function in the code: then none of its conditions need.
         """
         self.codes, self.held, self.lines = [*_functions(code)], held, text.splitlines()
+        nodes = [*ast.walk(ast.parse(text))]
         self.asserted = {
             line
-            for node in ast.walk(ast.parse(text))
+            for node in nodes
             if isinstance(node, ast.Assert)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
+        self.heads = {node.lineno: node.test.end_lineno for node in nodes if isinstance(node, (ast.If, ast.While))}
+        """The last line of each statement's condition, by the first."""
         self.steps: set[tuple[int, int, int]] = set()
         """Each with the number of a code object, and the offsets of two instructions that ran one after the other."""
         self._numbers = {id(code): number for number, code in enumerate(self.codes)}
@@ -111,13 +114,13 @@ class Conditions:
             offsets = []
 
     def _text(self, instruction: dis.Instruction, line: int) -> tuple[int, str]:
-        """Return the line of a condition, and its text; of a long one, and on Python 3.10, the line's."""
+        """Return the line of a condition, and its text; on Python 3.10, the line's."""
         place: Any = getattr(instruction, "positions", None)
         line = (place and place.lineno) or line
-        row = self.lines[line - 1]
+        rows = self.lines[line - 1 : self.heads.get(line, (place and place.end_lineno) or line)]
         if place and place.lineno == place.end_lineno and place.end_col_offset is not None:
-            return line, row.encode()[place.col_offset : place.end_col_offset].decode()
-        return line, row.strip()
+            return line, rows[0].encode()[place.col_offset : place.end_col_offset].decode()
+        return line, " ".join(row.strip() for row in rows)
 
 
 def _stop() -> None:

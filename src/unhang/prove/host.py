@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import packs
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 from unhang.prove import answers
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK

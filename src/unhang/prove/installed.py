@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import packs
 from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
 from unhang.judge.decide import DRIFTED, NO_REWRITE, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
+from unhang.plugins import packs
 from unhang.prove import answers, cases, host
 from unhang.prove.cases import Case, Topology
 from unhang.prove.line import NOTHING, UNKNOWN, Line

@@ -5,8 +5,8 @@ untouched function is right in it), ``prepare()``, ``on_rank(case, rank)`` (what
 ``wrong(case, values)`` (what is wrong with what all ranks returned; empty if nothing is). It may have ``HELD``: why
 the settings leave a condition of the function as it is, by a pattern of its text, or by the name of an inner function
 with all that it has; and ``has_feature(function)``: whether the function has what the fix is about, which a case's
-option ``feature`` then says. A case with the option ``of`` is one of these functions alone. The option ``module`` names
-the module that has the text, where a release has the function in several.
+option ``feature`` then says. A case with the option ``of`` is one of these functions alone. The options ``module`` and
+``function`` name what has the text. A case with the option ``beyond`` asks for more than upstream's own fix does.
 
 This module runs in the target's interpreter (see ``child``). The question comes on stdin, as JSON: ``fix``, ``path``,
 ``packs``, ``module`` and ``function``, ``texts`` (files that have the function, by name), ``features`` (by text),
@@ -132,7 +132,7 @@ def play(
     wrong: dict[str, str] = {}
     ran = 0
     seen = hashlib.sha256()
-    more = {"feature": feature, "module": module.__name__}
+    more = {"feature": feature, "module": module.__name__, "function": function}
     grid = [
         case._replace(options={**case.options, **more})
         for case in proof.GRID

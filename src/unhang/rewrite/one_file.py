@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang import parameters
 from unhang.errors import UnhangError, told
 from unhang.judge import recorded
 from unhang.judge.decide import codemod
+from unhang.plugins import parameters
 from unhang.shapes import excerpt, shape
 from unhang.shapes.catalog import Target
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.errors import UnhangError, closest
+from unhang.plugins import packs
 from unhang.records import Pack
 from unhang.shapes.facts import known, lacking, read
 

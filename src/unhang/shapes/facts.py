@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from unhang import packs
 from unhang.errors import UnhangError
+from unhang.plugins import packs
 
 _CURE = (
     "settle it. In compat/, take either side with `git checkout --theirs PATH`; then `nox -s sweep -- --fix ID` writes "

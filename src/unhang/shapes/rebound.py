@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang import packs
+from unhang.plugins import packs
 from unhang.shapes import shape
 
 REBOUND, UNKNOWN = "rebound", "rebound-unknown"

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from unhang import packs
 from unhang.codemods.base import AnchorError
 from unhang.codemods.exact import Swap
 from unhang.errors import UnhangError
 from unhang.find import metadata
 from unhang.judge.decide import MARK, OURS
 from unhang.judge.observe import below_package
+from unhang.plugins import packs
 from unhang.records import normal
 from unhang.rewrite import own_lines
 from unhang.rewrite.own_lines import UNREADABLE

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from unhang import parameters
 from unhang.errors import UnhangError
 from unhang.find.bytecode import cached, caches, compiler
 from unhang.judge import recorded
 from unhang.judge.decide import MARK
+from unhang.plugins import parameters
 from unhang.records import Installation, Search
 from unhang.rewrite.plan import FilePlan, Rewritten
 from unhang.shapes import catalog, shape

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import answers
 from unhang.find.environment import for_source, for_target
 from unhang.image.opened import Image, as_in, environments, opened, sites
 from unhang.judge.findings import Finding
+from unhang.plugins import packs
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target

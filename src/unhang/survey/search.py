@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from unhang import packs
 from unhang.errors import UnhangError
 from unhang.find import environment, locate
+from unhang.plugins import packs
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import command

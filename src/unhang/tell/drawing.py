@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from unhang import gate, packs
+from unhang import gate
+from unhang.plugins import packs
 from unhang.shapes.catalog import Fix
 
 DONE, WAITS, WRONG = "done", "waits", "wrong"

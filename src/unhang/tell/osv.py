@@ -10,10 +10,11 @@ from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
-from unhang import gate, packs
+from unhang import gate
 from unhang.judge.decide import NEEDED, SETTLED, URGENCY
 from unhang.judge.matrix import Row, is_nightly, parsed
 from unhang.judge.pinned import held
+from unhang.plugins import packs
 from unhang.shapes.catalog import GRADES, Fix
 
 _SCHEMA = "1.7.5"

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from unhang.find.git_info import work_tree
 from unhang.find.metadata import read
-from unhang.local_version import plain_version
 from unhang.records import Environment, Installation
 from unhang.suggest import line
+from unhang.tell.local_version import plain_version
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.]*)-(\d[\w.+!]*)\.dist-info", re.ASCII)
 _URL = re.compile(r"(https?|file|ssh|git)://[!-~]+", re.ASCII)

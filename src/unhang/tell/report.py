@@ -8,11 +8,12 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unhang import __version__, gate, packs
+from unhang import __version__, gate
 from unhang.errors import UnhangError
 from unhang.judge.decide import ACCEPTED, APPLIED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
+from unhang.plugins import packs
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint, command, complete

@@ -160,6 +160,7 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
     target, seen = finding.target, finding.seen
     if verbose:
         yield f"{target.file}  {target.function}"
+        yield from _later(finding)
     if finding.replaced:
         yield f"in place of a link to {gate.line(finding.replaced)}"
     elif seen.link and seen.problem is None:
@@ -168,6 +169,17 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield gate.line(finding.verdict.detail)
     if finding.verdict.code == NO_REWRITE:
         yield f"help: {gate.line(finding.verdict.hint)}"
+
+
+def _later(finding: Finding) -> Iterator[str]:
+    """Yield in which release upstream has fixed what is needed here, or was."""
+    from unhang.judge import upgrade  # a plain report needs none of what that imports
+
+    place, target = finding.installation, finding.target
+    if finding.verdict.verdict in (NEEDED, APPLIED):
+        version = upgrade.fixed_in(catalog.fix(target.fix), target.upstream, place.version or "")
+        if version:
+            yield f"fixed in {target.upstream} {version}"
 
 
 def _is_open(finding: Finding) -> bool:

@@ -61,6 +61,16 @@ def test_a_function_that_a_target_depends_on_may_fail_where_the_defect_is() -> N
         assert (row.failed, len(row.problems)) == (1, problems)
 
 
+def test_what_goes_beyond_upstreams_own_fix_only_our_rewrite_must_do() -> None:
+    fix = "mtp-zero-tokens"
+    grid = {case.options["beyond"]: case.name for case in scene.of(fix).GRID if case.is_control}
+    loss = Source("def process_mtp_loss(): MTPLossAutoScaler.apply()\n", "process_mtp_loss")
+    for name, problems in (grid[True], []), (grid[False], [f"fails with {grid[False]}: why {grid[False]}"]):
+        assert scenes.row(fix, loss, None, {"before": played(name)}).problems == problems
+    row = scenes.row(fix, loss, loss, {"before": played(CONCERNED), "after": played(grid[True])})
+    assert row.problems == [f"worse with {grid[True]}: why {grid[True]}"]
+
+
 def test_a_fix_has_a_scene_for_its_own_functions() -> None:
     assert scenes.of(FIX, NAME) == scenes.Scene(FIX)
     assert scenes.of(FIX, "another") is scenes.of("mtp-cp-deadlock", NAME) is None

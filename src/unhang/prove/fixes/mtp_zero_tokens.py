@@ -1,28 +1,35 @@
 """megatron-core, mcore-bridge: the real function that adds the MTP losses, forward and backward, in one process.
 
-Before 0.14 that is ``MultiTokenPredictionBlock.forward``, then ``GPTModel._postprocess``; mcore-bridge has a copy of
-the latter, whose mask has bits and no weights. The layers below and the output layer are small stand-ins. The right
-gradient is that of the same losses in plain torch.
+Before 0.14 that is ``MultiTokenPredictionBlock.forward``, then ``GPTModel._postprocess``, then ``process_mtp_loss``;
+mcore-bridge has a copy of the second, whose mask has bits and no weights. The layers below and the output layer are
+small stand-ins, and so is what takes the loss that is logged: commits give it more than their nearest release takes.
+The right gradient is that of the same losses in plain torch. A function that leaves the losses to another one is judged
+with the right losses in that one's place.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import sys
+from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, shims, sites
+from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import megatron, shims, sites
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Sequence
 
 BESIDE = {"mcore-bridge": ("megatron-core",)}
 _CORE, _BRIDGE = "megatron.core.models.gpt.gpt_model", "mcore_bridge.model.gpt_model"
+_MTP = "megatron.core.transformer.multi_token_prediction"
 _ONE = Topology()
 _GRADIENT, _LOGGED = "the gradient is nan", "the logged loss is [nan]"
 _FIRST = (1.0, 0.0, 0.0, 0.0)
@@ -32,13 +39,7 @@ CASES = (
     Case("one-integer", _ONE, "ranks", DIFFERS, _GRADIENT, {"mask": (1, 0, 0, 0), "training": True}),
     Case("second-layer", _ONE, "ranks", DIFFERS, _GRADIENT, {"mask": (1.0, 1.0, 0.0, 0.0), "layers": 2}, core=True),
     Case(
-        "per-token",
-        _ONE,
-        "ranks",
-        DIFFERS,
-        _LOGGED,
-        {"mask": _FIRST, "training": True, "per_token": True},
-        core=True,
+        "per-token", _ONE, "ranks", DIFFERS, _LOGGED, {"mask": _FIRST, "training": True, "per_token": True}, core=True
     ),
     Case("per-token-evaluation", _ONE, "ranks", PASSED, options={"mask": _FIRST, "per_token": True}),
     Case("all-tokens", _ONE, "ranks", PASSED, options={"mask": (1.0,) * 4, "training": True}, core=True),
@@ -47,7 +48,43 @@ CASES = (
     Case("no-mask", _ONE, "ranks", PASSED, options={"mask": None, "training": True}),
 )
 YOURS = Case("yours", _ONE, "ranks", DIFFERS, _GRADIENT, {"mask": _FIRST, "training": True})
-_TOKENS, _HIDDEN, _WORDS, _CLOSE = 4, 3, 5, 1e-5
+_TOKENS, _HIDDEN, _WORDS, _CLOSE = 4, 3, 5, 1e-8
+_MASKS = (
+    *((1.0,) * 4, (0.0, 1.0, 1.0, 1.0), _FIRST, (1.0, 1.0, 0.0, 0.0), (0.0,) * 4),
+    *((0.125,) * 4, (0.125, 0.0, 0.0, 0.0), (1, 1, 0, 1), (1, 0, 0, 0), None),
+)
+
+
+def _grid() -> Any:
+    """Yield the settings. In those of fractions, upstream's own fix divides by one: it may fail there."""
+    scales, off_on = itertools.cycle((0.5, 4.0, 1.0)), (False, True)
+    for ranks, masks, numbers in ((1, _MASKS, (1, 3)), (2, (_FIRST, _MASKS[0]), (2,))):
+        for mask, layers, training, per_token in itertools.product(masks, numbers, off_on, off_on):
+            counts = [sum((mask or (1,) * 4)[layer:]) for layer in range(1, layers + 1)]
+            yield Case(
+                f"{mask}, {layers} layers, training {training}, per-token {per_token}, {ranks} ranks",
+                Topology(dp=ranks),
+                "ranks",
+                DIFFERS if 0 in counts and (training or not per_token) else PASSED,
+                options={
+                    **{"mask": mask, "layers": layers, "training": training, "per_token": per_token},
+                    **{"scale": next(scales), "beyond": any(0 < count < 1 for count in counts)},
+                },
+            )
+
+
+GRID = [*_grid()]
+_LABELS, _LAYERS, _SCORES = "is about labels and mask", "is about the layers", "is about the scores"
+HELD = {
+    "labels|loss_mask is None|input_ids|cu_seqlens|packed|shard_params|context_parallel_size|_roll_|roll_pos": _LABELS,
+    "num_tokens > 0": "rewritten, the count is never zero",
+    "inference|is_spec_decode|output_processor|post_process": "is not in training",
+    r"extra_block_kwargs|recompute|mtp_process|mtp_num_layers|mtp_detach|isinstance\(output_layer": _LAYERS,
+    "mtp_isolated|multimodal|repeated|_width|in_postprocess|mhc_|fine_grained|hsm|hidden_state_": _LAYERS,
+    "output_weight|share_embeddings|scale_logits|use_mup|runtime_gather|sequence_parallel|tensor_model": _SCORES,
+    "fuse_linear|cross_entropy_fusion|task_type": _SCORES,
+    r"config_logger|should_collect_acceptance|hasattr\(|mtp_logits": "is about another metric",
+}
 
 
 def caveat(case: Case) -> str:
@@ -55,89 +92,131 @@ def caveat(case: Case) -> str:
     return "whether a micro-batch of yours is left without a token, your data decide"
 
 
-class Step(NamedTuple):
-    """What one step leaves: the norm of the output layer's gradient, and the loss that is logged for each layer."""
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function adds the losses, or divides something."""
+    import ast
 
-    gradient: float
+    return "MTPLossAutoScaler" in (text := ast.unparse(function)) or " / " in text
+
+
+class Step(NamedTuple):
+    """What one step leaves: the gradients of the output layer and the hidden states, and each layer's logged loss."""
+
+    gradient: Any
+    below: Any
     logged: list[float]
 
     def text(self) -> str:
-        """Return both, rounded."""
+        """Return the norm of the output layer's gradient and the losses, rounded."""
         logged = ", ".join(f"{loss:.4f}" for loss in self.logged)
-        return f"the gradient is {self.gradient:.4f}, the logged loss is [{logged}]"
+        return f"the gradient is {self.gradient.norm():.4f}, the logged loss is [{logged}]"
+
+    def is_close(self, other: Step) -> bool:
+        """Return whether both are the same but for rounding."""
+        import torch
+
+        mine, others = (torch.cat([it.flatten() for it in (*one[:2], torch.tensor(one[2]))]) for one in (self, other))
+        return mine.shape == others.shape and bool(((mine - others).abs() < _CLOSE).all())
 
 
 def prepare() -> None:
-    """Import megatron-core for a CPU, and mcore-bridge's model among stand-ins."""
-    shims.cuda_on_cpu()
-    model = importlib.import_module(_CORE)
-    if _module() == _BRIDGE:
-        from megatron.core.transformer.multi_token_prediction import roll_tensor
+    """Import megatron-core for a CPU, and mcore-bridge's model among stand-ins.
 
+    A commit may call, or give to what it calls, something that its nearest release lacks.
+    """
+    shims.cuda_on_cpu()
+    mtp, model = (vars(importlib.import_module(name)) for name in (_MTP, _CORE))
+    roll = mtp["roll_tensor"]
+
+    def rolled(one: Any, **of: Any) -> Any:
+        return [_known(roll, it, **of)[0] for it in one] if isinstance(one, list) else _known(roll, one, **of)
+
+    mtp["roll_tensor"] = model["roll_tensor"] = rolled
+    for name in ("resolve_cp_group", "prepare_mtp_sequence_roll_context"):  # there is no group
+        model.setdefault(name, lambda *_, **__: None)
+    if _is_beside(sys.path) or _is_beside(sites.ROOTS):
         sys.meta_path.insert(0, Around("mcore_bridge", (_BRIDGE,), any_module))
         utils: Any = importlib.import_module("mcore_bridge.utils")
-        utils.roll_tensor = roll_tensor  # its own calls this one
+        utils.roll_tensor = rolled  # its own calls this one
         linear = type("TELinear", (), {})
         sys.modules["megatron.core.extensions.transformer_engine"] = SimpleNamespace(TELinear=linear)  # type: ignore[assignment]
         importlib.import_module(_BRIDGE)
-    assert model
 
 
-def _module() -> str:
-    """Return the name of the module of ``GPTModel``: of the upstream that the variant has files of."""
-    path = f"{_BRIDGE.replace('.', os.sep)}.py"
-    return _BRIDGE if any(os.path.exists(os.path.join(root, path)) for root in sites.ROOTS) else _CORE
+def _known(function: Any, *given: Any, **named: Any) -> Any:
+    """Call a function with those of the arguments that it has."""
+    names = inspect.signature(function).parameters
+    return function(*given, **{name: value for name, value in named.items() if name in names})
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: a step with the real function, and the same in plain torch."""
-    world = gloo.run(case.topology.world, lambda rank: _on_rank(case), deadline_s=deadline_s)
-    return world.outcome(_wrong, lambda ranks: f"{ranks[0][0].text()}, as it should be")
+def _is_beside(folders: Sequence[str]) -> bool:
+    """Return whether mcore-bridge is in one of these folders."""
+    return any(os.path.exists(os.path.join(it, f"{_BRIDGE.replace('.', os.sep)}.py")) for it in folders)
 
 
-def _wrong(ranks: Sequence[tuple[Step, Step]]) -> str:
+def on_rank(case: Case, rank: int) -> list[Step]:
+    """Run a step with the real function, and in plain torch: with per-token loss, there are two right ones."""
+    megatron.initialize(case.topology)
+    function = _function(case)
+    is_bits = function.__module__ == _BRIDGE
+    rescales = (False, True) if case.options.get("per_token") else (False,)
+    return [_Job(case, is_bits).step(function), *(_Job(case, is_bits).plain(it) for it in rescales)]
+
+
+def wrong(case: Case, ranks: Sequence[list[Step]]) -> str:
     """Return what is wrong with a step; empty where nothing is."""
-    for found, right in ranks:
-        pairs = zip((found.gradient, *found.logged), (right.gradient, *right.logged))
-        if len(found.logged) != len(right.logged) or not all(abs(one - other) < _CLOSE for one, other in pairs):
-            return f"{found.text()}; right: {right.text()}"
+    for found, *right in ranks:
+        if not any(map(found.is_close, right)):
+            return f"{found.text()}; right: {right[0].text()}"
     return ""
 
 
-def _on_rank(case: Case) -> tuple[Step, Step]:
-    import torch
-
-    megatron.initialize(case.topology)
-    return _step(case, torch, _real), _step(case, torch, _plain)
+def right(case: Case, ranks: Sequence[list[Step]]) -> str:
+    """Return what was seen."""
+    return f"{ranks[0][0].text()}, as it should be"
 
 
-def _step(case: Case, torch: Any, losses: Any) -> Step:
-    """Run one step: the main loss, and to it the losses of the layers."""
-    options, layers = case.options, case.options.get("layers", 1)
-    torch.manual_seed(0)
-    hidden = torch.randn((1 + layers) * _TOKENS, 1, _HIDDEN, requires_grad=True)
-    weights = torch.randn(_WORDS, _HIDDEN, requires_grad=True)
-    labels = torch.randint(0, _WORDS, (1, _TOKENS))
-    mask = None if options["mask"] is None else torch.tensor([options["mask"]])
-    job = _Job(case, hidden, weights, labels, mask)
-    main, logged = losses(job, torch)
-    main_mask = torch.ones_like(labels) if mask is None else mask
-    ((main * main_mask).sum() / main_mask.sum()).backward()
-    return Step(float(weights.grad.norm()), logged)
+def _function(case: Case) -> Any:
+    """Return the setting's function; in a proof, the one that adds the losses in this release."""
+    mtp = importlib.import_module(_MTP)
+    block = "MultiTokenPredictionBlock.forward"
+    is_old = "labels" in _named(attrgetter(block)(mtp))
+    default = (_MTP, block) if is_old else (_BRIDGE if _is_beside(sites.ROOTS) else _CORE, "GPTModel._postprocess")
+    module, function = (case.options.get(*it) for it in zip(("module", "function"), default))
+    return attrgetter(function)(importlib.import_module(module))
 
 
-class _Job(NamedTuple):
-    """What a step is given."""
+class _Off(SimpleNamespace):
+    """A part of a model. What is not set is off."""
 
-    case: Case
-    hidden: Any
-    weights: Any
-    labels: Any
-    mask: Any
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
-    def output(self, hidden: Any, **_: Any) -> tuple[Any, None]:
-        """Return the scores of hidden states."""
-        return hidden @ self.weights.t(), None
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.call(*given, **named)
+
+
+class _Job:
+    """A step: its hidden states, labels, weights and mask."""
+
+    def __init__(self, case: Case, is_bits: bool) -> None:
+        import torch
+
+        self.options = options = case.options
+        self.layers, self.scale = options.get("layers", 1), options.get("scale", 1.0)
+        self.logged: list[float] = []
+        drawn = torch.Generator().manual_seed(0)
+        self.hidden = torch.randn((1 + self.layers) * _TOKENS, 1, _HIDDEN, generator=drawn).double().requires_grad_()
+        self.weights = torch.randn(_WORDS, _HIDDEN, generator=drawn).double().requires_grad_()
+        self.labels = torch.randint(0, _WORDS, (1, _TOKENS), generator=drawn)
+        mask = None if options["mask"] is None else torch.tensor([options["mask"]])
+        self.mask = mask.bool() if mask is not None and is_bits else mask
+
+    def output(self, input_: Any, *_: Any, **others: Any) -> Any:
+        """Return the scores of hidden states; or the losses where a function asks for both in one."""
+        scores = input_ @ self.weights.t()
+        return self.loss(others["labels"], scores) if others.get("output_cross_entropy_loss") else (scores, None)
 
     def loss(self, labels: Any, scores: Any) -> Any:
         """Return the loss of each token."""
@@ -146,66 +225,101 @@ class _Job(NamedTuple):
         flat = scores.transpose(0, 1).reshape(-1, _WORDS)
         return torch.nn.functional.cross_entropy(flat, labels.reshape(-1), reduction="none").view(labels.shape)
 
+    def log(self, loss: Any, *given: Any, **_: Any) -> None:
+        """Take a loss, its layer and their number; newer functions give the tokens too, and divide when they report."""
+        count, *numbers = given if len(given) == 3 else (1, *given)
+        assert numbers == [len(self.logged), self.layers]
+        self.logged.append(float(loss) / (float(count) or 1))
 
-def _real(job: _Job, torch: Any) -> tuple[Any, list[float]]:
-    """Run the real function. Return the main loss of each token, and what is logged."""
-    from megatron.core.transformer import multi_token_prediction as mtp
+    def left(self, main: Any) -> Step:
+        """Run the backward pass of the main loss of each token, and return what the step leaves."""
+        import torch
 
-    options, layers = job.case.options, job.case.options.get("layers", 1)
-    model = importlib.import_module(_module())
-    mtp.MTPLossAutoScaler.main_loss_backward_scale = torch.tensor(1.0)
-    mtp.MTPLossLoggingHelper.tracker = {}
-    config = SimpleNamespace(
-        mtp_num_layers=layers,
-        mtp_loss_scaling_factor=1.0,
-        calculate_per_token_loss=options.get("per_token", False),
-        recompute_granularity=None,
-        mtp_unroll_steps=layers,
-        task_type="causal_lm",
-        is_multimodal=False,
-    )
-    hidden = list(job.hidden.chunk(1 + layers))
-    itself: Any = SimpleNamespace(
-        config=config,
-        training=options.get("training", False),
-        post_process=True,
-        mtp_process=True,
-        share_embeddings_and_output_weights=False,
-        output_layer=job.output,
-        compute_language_model_loss=job.loss,
-        cp_group=None,
-        mtp_loss_scaling_factor=1.0,
-        mtp=lambda **given: given["hidden_states"],
-        embedding=None,
-        _forward_output_layer=lambda *given, **named: job.output(*given, **named)[0],
-        layers=[lambda at=at, **_: hidden[at] for at in range(1, 1 + layers)],
-    )
-    mask = None if job.mask is None else job.mask.clone() if model.__name__ == _CORE else job.mask.bool()
-    of_mask = {"labels": job.labels, "loss_mask": mask}
-    block = mtp.MultiTokenPredictionBlock.forward
-    if "labels" in inspect.signature(block).parameters:
-        of_model = {"embedding": lambda **_: None, "output_layer": job.output, "compute_language_model_loss": job.loss}
-        ids = {"input_ids": job.labels, "position_ids": job.labels, "attention_mask": None}
-        main = block(itself, hidden_states=hidden[0], **ids, **of_mask, **of_model)
-        main = job.loss(job.labels, job.output(main)[0])
-    else:
-        given = dict.fromkeys([*inspect.signature(model.GPTModel._postprocess).parameters][1:])
-        main = model.GPTModel._postprocess(itself, **{**given, "hidden_states": job.hidden, **of_mask})
-    values = mtp.MTPLossLoggingHelper.tracker.get("values")
-    return main, [] if values is None else values.tolist()
+        mask = torch.ones_like(self.labels) if self.mask is None else self.mask
+        ((main * mask).sum() / (float(mask.sum()) or 1)).backward()
+        return Step(self.weights.grad, self.hidden.grad, self.logged)
+
+    def step(self, function: Any) -> Step:
+        """Run the real function."""
+        import torch
+
+        mtp: Any = importlib.import_module(_MTP)
+        hidden = self.hidden.chunk(1 + self.layers)
+        is_block, adds = function.__name__ == "forward", "labels" in _named(function)
+        mtp.MTPLossAutoScaler.main_loss_backward_scale = torch.tensor(1.0)
+        namespace = inspect.unwrap(function).__globals__
+        namespace["MTPLossLoggingHelper"] = SimpleNamespace(
+            save_loss_to_tracker=self.log,
+            save_metrics_to_tracker=lambda loss, correct, total, *numbers, **_: self.log(loss, *numbers),
+            should_collect_acceptance=lambda: False,
+        )
+        if function.__name__ == "_postprocess":  # where another adds the losses, that one is judged on its own
+            namespace["process_mtp_loss"] = self.added
+
+        def layer(output: Any, **given: Any) -> Any:
+            """Return its output: alone in a block that adds the losses; else before what it passes on."""
+            names = ("input_ids", "position_ids", "padding_mask")
+            return output if adds else (output, *(given[it] for it in names if it in given))
+
+        config = _Off(
+            **dict.fromkeys(("mtp_num_layers", "mtp_unroll_steps"), self.layers),
+            mtp_loss_scaling_factor=self.scale,
+            calculate_per_token_loss=self.options.get("per_token", False),
+            task_type="causal_lm",
+            config_logger_dir="",
+            pipeline_model_parallel_size=1,
+        )
+        own = {"output_layer": _Off(call=self.output), "compute_language_model_loss": self.loss, "config": config}
+        itself = _Off(
+            **own,
+            **dict.fromkeys(("pg_collection", "model_comm_pgs"), _Off()),
+            **dict.fromkeys(("post_process", "mtp_process"), True),
+            training=self.options.get("training", False),
+            mtp_loss_scaling_factor=self.scale,
+            mtp=lambda **of: self.added(**of) if "labels" in of else self.hidden,
+            shared_embedding_or_output_weight=lambda: None,
+            _scale_logits=lambda scores: scores,
+            _custom=lambda number: partial(layer, hidden[number + 1]),
+            _forward_output_layer=lambda *given, **named: self.output(*given, **named)[0],
+            compute_output_layer_and_language_model_loss=lambda it, labels, **_: self.loss(labels, self.output(it)[0]),
+            layers=[partial(layer, at) for at in hidden[1:]],
+        )
+        given = {
+            **own,
+            **{"self": itself, "labels": self.labels, "input_ids": self.labels, "position_ids": self.labels},
+            **{"loss_mask": None if self.mask is None else self.mask.clone(), "is_training": itself.training},
+            **{"hidden_states": hidden[0] if is_block else self.hidden, "embedding": lambda **_: None},
+            "mtp_in_postprocess": True,
+        }
+        found = function(**{name: given.get(name) for name in _named(function)})
+        if is_block and not adds:
+            found = self.added(found, self.labels, self.mask)
+        if function.__name__ != "_postprocess":  # of the main model: its loss comes later
+            found = self.loss(self.labels, self.output(found[:_TOKENS])[0])
+        return self.left(found)
+
+    def plain(self, rescaled: bool) -> Step:
+        """Do the same in plain torch. Newer releases rescale a per-token loss, because each layer has fewer tokens."""
+        main = self.added(self.hidden, self.labels, self.mask, rescaled)
+        return self.left(self.loss(self.labels, self.output(main)[0]))
+
+    def added(self, hidden_states: Any, labels: Any, loss_mask: Any, rescaled: bool = False, **_: Any) -> Any:
+        """Run the backward pass of the layers' losses, and return the hidden states of the main model."""
+        import torch
+
+        main, *hidden = hidden_states.chunk(1 + self.layers)
+        mask = torch.ones_like(labels) if loss_mask is None else loss_mask
+        every = mask.sum()
+        for each in hidden:
+            labels, mask = (torch.cat([one[:, 1:], torch.zeros_like(one[:, :1])], 1) for one in (labels, mask))
+            losses = mask * self.loss(labels, self.output(each)[0])
+            mean = losses.sum() / (float(mask.sum()) or 1)
+            per_token = losses.sum() * (every / mask.sum().clamp(min=1) if rescaled else 1)
+            due = per_token if self.options.get("per_token") else mean
+            (due * self.scale / self.layers).backward(retain_graph=True)
+            self.logged += [float(mean)] * self.options.get("training", False)
+        return main
 
 
-def _plain(job: _Job, torch: Any) -> tuple[Any, list[float]]:
-    """Do the same in plain torch, with one sum over the losses of the main model and the layers."""
-    options, layers = job.case.options, job.case.options.get("layers", 1)
-    hidden = job.hidden.chunk(1 + layers)
-    labels = job.labels
-    mask = torch.ones_like(labels) if job.mask is None else job.mask
-    logged = []
-    for layer in range(layers):
-        labels, mask = (torch.cat([one[:, 1:], torch.zeros_like(one[:, :1])], 1) for one in (labels, mask))
-        losses = mask * job.loss(labels, job.output(hidden[layer + 1])[0])
-        mean = losses.sum() / mask.sum() if mask.sum() else 0 * losses.sum()
-        (losses.sum() if options.get("per_token") else mean).div(layers).backward(retain_graph=True)
-        logged.append(float(mean))
-    return job.loss(job.labels, job.output(hidden[0])[0]), logged if options.get("training") else []
+def _named(function: Any) -> list[str]:
+    return [name for name, it in inspect.signature(function).parameters.items() if it.kind is not it.VAR_KEYWORD]

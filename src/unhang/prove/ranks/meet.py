@@ -138,7 +138,7 @@ class Held:
 
     def wait(self, *given: Any, **others: Any) -> Any:
         """Wait until it is done; raise ``Stuck`` if that is never."""
-        return self._gate.begun(self._key).wait(*given, **others)
+        return self._gate.waited(self._key)(*given, **others)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gate.begun(self._key), name)
@@ -154,6 +154,8 @@ class Gate:
         self._news: News = []
         self._calls: dict[Key, Callable[[], Any]] = {}
         self._works: dict[Key, Any] = {}
+        self._left: set[Key] = set()
+        """The operations for which nobody has waited."""
         self._counts: Counter[str] = Counter()
         for name, sized in ((it, _SIZED[it]) for it in _SIZED if hasattr(ProcessGroup, it)):
             setattr(ProcessGroup, name, self._instead(name, sized, getattr(ProcessGroup, name)))
@@ -174,6 +176,7 @@ class Gate:
             self._counts[place] += 1
             self._news.append((key, ranks, signature))
             self._calls[key] = lambda: real(group, *given, **others)
+            self._left.add(key)
             return Held(self, key)
 
         return issued
@@ -186,13 +189,20 @@ class Gate:
             raise self._works[key]
         return self._works[key]
 
+    def waited(self, key: Key) -> Callable[..., Any]:
+        """Return what waits for an operation, once it has begun; later waits write to memory that may be freed."""
+        wait: Callable[..., Any] = self.begun(key).wait
+        self._left.discard(key)
+        return wait
+
     def end(self) -> None:
-        """Wait until every rank is done with the setting."""
+        """Wait until every rank is done with the setting, and its operations are."""
         self._told(None)
-        for work in self._works.values():
+        for key in self._left:
+            work = self._works.get(key)
             if work is not None and not isinstance(work, Exception):
                 work.wait()
-        for left in (self._calls, self._works, self._counts):
+        for left in (self._calls, self._works, self._left, self._counts):
             left.clear()
 
     def _told(self, key: Key | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.checkout import COMPAT, REPOSITORY
-from unhang import checked
+from unhang.plugins import checked
 
 SCHEMAS = {path.stem: json.loads(path.read_bytes()) for path in (COMPAT / "schemas").glob("*.json")}
 FILES = {

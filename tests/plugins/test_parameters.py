@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from unhang import parameters
+from unhang.plugins import parameters
 
 VALUES = [
     "/opt/a b/python", "it's", 'say "so"', "it's \"so\"", "a\\b", "\\n", "ends with \\", "\\d", "\\N{BULLET}", "{x}",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unhang.local_version import local_version, plain_version
+from unhang.tell.local_version import local_version, plain_version
 
 VERSIONS = [
     ("0.17.1", "0.17.1", "0.17.1+unhang.3"),

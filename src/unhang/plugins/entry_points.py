@@ -39,7 +39,7 @@ def _sites() -> list[str]:
     """
     import site  # Python has loaded it
 
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return list(dict.fromkeys([*site.getsitepackages(), here]))
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from support import environments as make
 from support import rooms
-from unhang import packs
 from unhang.find.environment import choose, for_target
 from unhang.find.locate import search
+from unhang.plugins import packs
 
 # What fixes share may name upstreams, as they do.
 OF_FIXES = ("unhang.codemods.", "unhang.compat.endstates.", "unhang.prove.fixes.", "unhang.prove.ranks.")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from support import cli, packed
-from unhang import entry_points
-from unhang.entry_points import folders, modules
 from unhang.find import editable
+from unhang.plugins import entry_points
+from unhang.plugins.entry_points import folders, modules
 
 
 @pytest.fixture

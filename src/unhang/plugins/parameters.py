@@ -128,7 +128,7 @@ def _put(tree: ast.Module, mark: str, value: str) -> str | None:
     """
     import ast
 
-    from unhang import templates
+    from unhang.plugins import templates
 
     kinds = templates.kinds([tree])
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -156,7 +156,7 @@ def _put(tree: ast.Module, mark: str, value: str) -> str | None:
 
 def ways(value: str) -> list[str]:
     """Return how a value may be written in a string of any kind."""
-    from unhang import templates
+    from unhang.plugins import templates
 
     kinds = (), (templates.FORMAT,), (templates.PERCENT,), (templates.FORMAT, templates.PERCENT)
     return list(dict.fromkeys(way for kind in kinds for way in _ways(templates.spelled(value, kind))))

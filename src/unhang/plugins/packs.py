@@ -12,8 +12,9 @@ import stat
 import sys
 from functools import cache
 
-from unhang import __version__, entry_points
+from unhang import __version__
 from unhang.errors import UnhangError, told
+from unhang.plugins import entry_points
 from unhang.records import Pack, Upstream
 
 TYPE_CHECKING = False  # `typing` is slow to import
@@ -30,7 +31,7 @@ PREFIX = "unhang_pack_"
 LARGEST = 16 << 20
 """Bytes of a file of a pack; ours have less than one million."""
 _WITHOUT = "leave it out: drop its --pack, or pass --no-packs"
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _effective: tuple[Pack, ...] = (OURS,)
 _words: tuple[str, ...] = ()
 _remembered: list[_lru_cache_wrapper[Any]] = []
@@ -127,7 +128,7 @@ def document(pack: Pack, path: str, named: str) -> Any:
 
     Raises UnhangError ``bad-pack``.
     """
-    from unhang import checked  # most runs have our pack alone
+    from unhang.plugins import checked  # most runs have our pack alone
 
     with Blamed(pack, path):
         return checked.parsed(read(path), schema(named))
@@ -190,7 +191,7 @@ def module(pack: Pack, room: str, fix: str) -> str:
     if package not in sys.modules:
         from types import ModuleType
 
-        from unhang import pack_modules
+        from unhang.plugins import pack_modules
 
         pack_modules.find(PREFIX, read)
         made = ModuleType(package, f"The pack {pack.name}.")
