@@ -72,7 +72,7 @@ def test_the_wheel_has_one_import_name_and_all_its_data(distribution: metadata.D
         "tell/picture.css",
     ):
         assert f"unhang/{name}" in files
-    assert "unhang/compat/endstates/mtp_cp_deadlock.py" in files
+    assert "unhang/prove/fixes/mtp_cp_deadlock.py" in files
     for name in ("compat/sweep/", "compat/schemas/wheels", "compat/wheels.json"):
         assert not [file for file in files if file.startswith(f"unhang/{name}")], "only a checkout has it"
     assert distribution.metadata["License-Expression"] == "Apache-2.0"

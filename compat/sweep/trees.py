@@ -10,7 +10,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from packaging.version import Version
@@ -18,7 +18,7 @@ from packaging.version import Version
 from unhang.compat import upstreams
 from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import pins, sources
-from unhang.judge import scene
+from unhang.judge import pinned, scene
 from unhang.judge.decide import NOT_AFFECTED, WRONG
 from unhang.judge.nearest import nearest
 from unhang.shapes import catalog, shape
@@ -35,8 +35,9 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     """Return the target whose function this is, and the folder of the release that has it, or one closest to it.
 
     A function whose defect depends on another one, or is one only with others, gets a release that has a wrong one of
-    those. One that no release has gets a release with another function of its file. What is equally close is taken from
-    the newest release. Raises TreeError.
+    those. One that no release has gets a release with another function of its file; of several files with a function of
+    its name, the file that is most like its own. What is equally close is taken from the newest release. Raises
+    TreeError.
     """
     functions = catalog.fix(fix).functions
     targets = [target for target in functions if target.function == source.name]
@@ -47,7 +48,9 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     digest = shape.digest(source.function)
     known = {known for _, _, known in released}
     if digest not in known:
-        digest = _nearest(fix, targets[0], source, known) or released[-1][2]
+        each = [it for it in map(_all_released, zip(targets)) if it]
+        released = max(each, key=partial(_alike, source), default=released)
+        digest = _nearest(fix, released[-1][0], source, {known for _, _, known in released}) or released[-1][2]
     target, version, _ = [it for it in released if it[2] == digest][-1]
     beside = getattr(scene.of(fix), "BESIDE", {}).get(target.upstream, ())
     return target, [
@@ -56,17 +59,25 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     ]
 
 
+def _alike(source: Source, released: Sequence[tuple[Target, str, str]]) -> int:
+    """Return how many lines the file of a source has in common with that of the last release."""
+    target, version, _ = released[-1]
+    text = (unpacked(_project(target.upstream), version) / target.file).read_text(encoding="utf-8")
+    return len({*text.splitlines()} & {*source.text.splitlines()})
+
+
 def _all_released(targets: Sequence[Target]) -> list[tuple[Target, str, str]]:
     return [(target, version, digest) for target in targets for version, digest in _released(target)]
 
 
 def _released(target: Target) -> list[tuple[str, str]]:
-    """Return the releases that have a function, with its shape in each: the final ones last, by age."""
+    """Return the releases that have a function in their wheel, with its shape in each: the final ones last, by age."""
     found = []
+    project = _project(target.upstream)
     needs = [others for others in ((target.depends_on,) if target.depends_on else (), target.only_with) if others]
     for version, release in catalog.releases_of(target.fix, target.upstream).items():
         digest = release.shapes.get(target.place)
-        if digest is None or release.yanked:
+        if digest is None or release.yanked or target.upstream not in pinned.held(project, version):
             continue
         if all(any(_is_wrong(other, release.shapes.get(other.place)) for other in others) for others in needs):
             found.append((version, digest))

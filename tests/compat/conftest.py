@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support import fake_index
+from support import fake_index, fake_scenes
 from support.fake_clone import UPSTREAMS
 from support.fake_index import AFFECTED, CLEAN, ENGINE, MPU, PARALLEL, FakeIndex
 from unhang.compat import index, upstreams
+from unhang.compat.endstates import scenes
 from unhang.compat.sweep import as_written, clones, sources
 
 
@@ -28,6 +29,7 @@ def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     monkeypatch.setattr(as_written, "pulls", list)
     rows: list[dict[str, str]] = []
     monkeypatch.setattr(sources, "decisions", lambda: rows)
+    monkeypatch.setattr(scenes, "run", fake_scenes.run)
     for variable in (*clones.variables().values(), "UNHANG_WHEELS"):
         monkeypatch.delenv(variable, raising=False)
     served.add("megatron-core", "0.17.0", {PARALLEL: AFFECTED})

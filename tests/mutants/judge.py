@@ -72,6 +72,8 @@ def by_scene(fix: str, before: Source, rewritten: Source, mutants: Sequence[str]
                 answers.append((True, "nothing is rewritten"))
             elif wrong:
                 answers.append((True, wrong[0]))
+            elif scenes.Scene(fix).has_feature(before) > scenes.Scene(fix).has_feature(source):
+                answers.append((True, "it has lost the feature that the fix is about"))
             else:
                 answers.append((False, SAME if played[name]["seen"] == ours["seen"] else ""))
     return answers

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from unhang.prove import cases
-from unhang.prove.cases import CRASHED, DIFFERS, HUNG, MISMATCH, Topology, alike, reduced
+from unhang.prove.cases import CRASHED, DIFFERS, HUNG, Topology, alike, reduced
 
 LARGE, FEW = Topology(tp=4, pp=8, vpp=2, dp=16, ep=4), Topology(dp=8)
 SMALL = Topology(tp=2, pp=3, vpp=2, dp=2, ep=2)
@@ -62,7 +62,7 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
         ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
         ("fsdp_reduce_order", FEW, "ranks", DIFFERS, Topology(), "one rank has no other to reduce gradients with"),
         ("gdn_out_norm_tp", Topology(tp=2), "ranks", DIFFERS, LARGE._replace(tp=1), "with TP 1 one rank has all heads"),
-        ("hybrid_aux_tracker_hang", LARGE, "schedule", MISMATCH, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        ("hybrid_aux_tracker_hang", SMALL, "ranks", CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
         ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
         ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),
         ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),

@@ -27,8 +27,9 @@ def test_untouched_source_that_hangs_is_a_1(site: Path, asked: Asked, prove: Res
     where = ("upstream", "version", "location", "fix")
     assert [line[name] for name in where] == ["verl", "0.7.1", str(site), FIX[1]]
     assert (line["verdict"], line["answer"], line["topology"]) == (
-        "needed", "proven", "TP 2 x CP 2 x DP 16 (64 ranks)",
+        "needed", "proven", "TP 2 x CP 2 x DP 2 (8 ranks)",
     )  # fmt: skip
+    assert "TP 2 x CP 2 x DP 2 (8 ranks) in place of your 64" in line["detail"]
     assert line["untouched"] == {"status": HUNG, "detail": f"somewhere in {REDUCE}", "seconds": 1.5}
     assert (line["patched"]["status"], line["seconds"]) == (PASSED, 1.75)
     assert asked.paths == [[str(site)]]
@@ -60,8 +61,11 @@ def test_a_case_is_chosen_by_its_name_core_or_not(
     site: Path, asked: Asked, prove: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fixes that have no such case are not run."""
-    code, lines = prove(site, "--case", "schedule-1024")
-    assert (code, [(line["fix"], line["case"]) for line in lines if line["case"]]) == (1, [(FIX[1], "schedule-1024")])
+    code, lines = prove(site, "--case", "tp2-pp2-cp2-virtual")
+    assert (code, [(line["fix"], line["case"]) for line in lines if line["case"]]) == (
+        1,
+        [(FIX[1], "tp2-pp2-cp2-virtual")],
+    )
     assert len(asked.cases) == 1
     for more, wrong in ((("--case", "xyz"), "no-case"), (("--case", "cp2", "--cp", "2"), "bad-topology")):
         assert main(["prove", "--target", str(site), "--python", sys.executable, *more]) == 2

@@ -2,12 +2,13 @@
 
 import pytest
 
+from support import fake_scenes
 from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
 from unhang.codemods import base
 from unhang.codemods.edit import Edit
 from unhang.codemods.expert_dp_warmup import megatron_core
 from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
-from unhang.compat.endstates import sandbox
+from unhang.compat.endstates import sandbox, scenes
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
@@ -35,6 +36,11 @@ WARM = """\
     _set_global"""
 
 
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenes, "run", fake_scenes.run)
+
+
 def classified(data: str, fix: str) -> State:
     return classify(data.encode(), next(target for target in TARGETS if target.fix == fix))
 
@@ -45,10 +51,10 @@ def classified(data: str, fix: str) -> State:
         ("expert-dp-warmup", AFFECTED, "affected", ""),
         ("mtp-cp-deadlock", CLEAN, "not-affected", ""),
         ("mtp-cp-deadlock", FIXED, "fixed", ""),
-        ("mtp-cp-deadlock", BROKEN, "undecided", "a rank of the last stage leaves its loss"),
-        ("mtp-cp-deadlock", UNCLEAR, "undecided", "raises TypeError"),
+        ("mtp-cp-deadlock", BROKEN, "undecided", "hung: rank 0 waits in all_reduce"),
+        ("mtp-cp-deadlock", UNCLEAR, "undecided", "raised TypeError"),
         # a function of which one could think that it has no such feature (H4)
-        ("mtp-cp-deadlock", UNGATED, "undecided", "fails with mtp=False"),
+        ("mtp-cp-deadlock", UNGATED, "undecided", "rank 0 of 1 joins 1 reductions"),
         ("expert-dp-warmup", AFFECTED.replace("import torch\n", ""), "undecided", "does not define or import torch; "),
         (
             "expert-dp-warmup",

@@ -9,11 +9,10 @@ from unhang.compat.endstates.compare import compare
 from unhang.compat.endstates.endstate import Source
 from unhang.survey.classify import classify
 
-EXPERTS, WARMUP, MTP, SFT = "empty-expert-hang", "expert-dp-warmup", "mtp-cp-deadlock", "sft-packed-seq-broadcast"
+EXPERTS, WARMUP, SFT = "empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast"
 RELEASES = {
     EXPERTS: [("megatron-core", it) for it in ("0.10.0", "0.15.3", "0.16.0rc0.dev132550", "0.18.2")],
     WARMUP: [("megatron-core", "0.10.0"), ("ms-swift", "4.6.0")],
-    MTP: [("verl", version) for version in ("0.7.0", "0.7.1", "0.8.0", "0.9.1")],
     SFT: [("megatron-lm", "0.17.1"), ("megatron-core", "0.18.2"), ("megatron-core", "0.19.2")],
 }
 
@@ -29,7 +28,7 @@ def test_a_release_is_as_on_record(fix: str, upstream: str, version: str) -> Non
     assert found.row == row_of(source)
 
 
-@pytest.mark.parametrize(("fix", "version"), [(MTP, "0.7.1"), (MTP, "0.8.0"), (SFT, "0.17.1"), (SFT, "0.18.2")])
+@pytest.mark.parametrize(("fix", "version"), [(SFT, "0.17.1"), (SFT, "0.18.2")])
 def test_a_function_that_is_taken_to_lack_the_feature_does_not_pass(
     fix: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,6 @@ def test_the_session_shows_what_the_sweep_decides(
     rows = {line.split()[1]: line.split()[0] for line in out if not line.startswith(" ")}
     assert {*rows} == {"state", "affected", "not-affected", "undecided", "shapes,"}
     (problem,) = (line for line in out if line.startswith("    "))
-    assert "raises TypeError" in problem
+    assert "raised TypeError" in problem
     assert endstates.main(["--fix", "mtp-cp-deadlock", "--shape", rows["not-affected"]]) == 0
     assert "not-affected" in capsys.readouterr().out.splitlines()[1]

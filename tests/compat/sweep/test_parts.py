@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from support.checkout import REPOSITORY
-from unhang.compat.endstates import mtp_cp_deadlock as endstates
+from unhang.compat.endstates import sandbox
 from unhang.compat.sweep import lint, parts, sources
+from unhang.judge import scene
 
 pytestmark = pytest.mark.skipif(not find_spec("jsonschema"), reason="no jsonschema")  # its import takes a second
 FIX = "mtp-cp-deadlock"
@@ -19,10 +20,11 @@ FILES = {
     "manifest": f"patches/{FIX}/manifest.json",
     "page": f"patches/{FIX}/page.md",
     "codemod": "codemods/mtp_cp_deadlock.py",
-    "endstate": "compat/endstates/mtp_cp_deadlock.py",
     "proof": "src/unhang/prove/fixes/mtp_cp_deadlock.py",
     "test": "tests/fixes/test_mtp_cp_deadlock.py",
 }
+
+ENDSTATE = "compat/endstates/mtp_cp_deadlock.py"
 
 
 @pytest.fixture
@@ -120,8 +122,9 @@ def test_all_that_is_missing_is_named_at_once(
     for part in set(FILES) - {"page"}:
         (checkout / FILES[part]).unlink()
     edited("page", "## Symptom", "## Symptoms")(checkout)
+    monkeypatch.setattr(scene, "of", lambda fix: None)
     lines = found(checkout)
-    assert [line.partition(":")[0] for line in lines] == [FILES[part] for part in FILES]
+    assert {line.partition(":")[0] for line in lines} == {*FILES.values(), ENDSTATE}
     assert all(": is missing" in line or "this section is missing" in line for line in lines)
     (checkout / "compat" / "data").mkdir()
     monkeypatch.setattr(sources, "HERE", checkout / "compat")
@@ -134,7 +137,9 @@ def test_all_that_is_missing_is_named_at_once(
 def test_what_cannot_be_imported_and_a_target_without_an_end_state_are_named(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endstates, "END_STATES", {})
+    monkeypatch.setattr(scene, "of", lambda fix: None)
+    (checkout / ENDSTATE).parent.mkdir(parents=True)
+    (checkout / ENDSTATE).touch()
     assert [line for line in found(checkout) if "no end state of this target" in line]
-    monkeypatch.delattr(endstates, "END_STATES")
-    assert [line for line in found(checkout) if "cannot be read: AttributeError" in line]
+    monkeypatch.setattr(sandbox, "end_state", None)
+    assert [line for line in found(checkout) if "cannot be read: TypeError" in line]

@@ -34,14 +34,34 @@ def test_the_layers_with_experts(name: str, layers: list[list[int]], pattern: st
     assert not args.anything_else
 
 
-MEAN = {"load_balancing_loss": 1.0, "z_loss": 2.0}
+_NAMES, _GIVEN = {"global_load_balancing_loss", "hybrid_layer_pattern"}, {"force_initialize", "mtp_num_layers"}
+_MAIN = {"parse_hybrid_pattern", "mtp_use_repeated_layer"}
+_REPEATED = {"mtp": 2, "repeated": True}
 
 
-@pytest.mark.parametrize(("name", "count"), [("pp3", 3), ("pp3-mtp", 5), ("pp3-not-hybrid-mtp", 7)])
-def test_every_rank_logs_the_mean_of_what_was_recorded(name: str, count: int) -> None:
-    recorded = {loss: 2 * count * mean for loss, mean in MEAN.items()}
-    right = [proof.Seen(recorded, MEAN)] * 2
-    ranks = [[proof.Seen(dict.fromkeys(MEAN, 0.0), MEAN)] * 2] * 2
-    assert not proof._wrong(CASES[name], [*ranks, right])
-    other = [right[0], right[0]._replace(logged={**MEAN, "z_loss": 1.0})]
-    assert proof._wrong(CASES[name], [*ranks, other]).startswith("rank 2 logs z_loss 1.0, but the mean is 2.0")
+@pytest.mark.parametrize(
+    ("options", "of_today", "of_old", "of_main"),
+    [
+        ({}, 3, 3, 3),
+        ({"mtp": 1}, 5, 4, 4),
+        ({"mtp": 1, "depth": "*-"}, 4, 4, 3),
+        (_REPEATED, 7, 5, 4),
+        ({**_REPEATED, "pattern": ""}, 8, 8, 7),
+        ({"mtp": 1, "pattern": "", "frequency": [1, 0] * 4}, 5, 5, 4),
+    ],
+)
+def test_the_layers_that_upstream_counts(options: dict[str, object], of_today: int, of_old: int, of_main: int) -> None:
+    case = CASES["pp3"]._replace(options=options)
+    for names, count in (_NAMES, of_today), (_NAMES - {"hybrid_layer_pattern"}, of_old), (_NAMES | _MAIN, of_main):
+        assert proof._count(proof._known(case, names, _GIVEN)) == count
+    assert not proof._known(case, (), {"force_initialize"}).options["mtp"]
+
+
+def test_every_rank_logs_the_mean_of_what_was_recorded() -> None:
+    mean = {"load_balancing_loss": 1.0, "z_loss": 2.0}
+    last = [proof.Seen({loss: 6 * it for loss, it in mean.items()}, mean, 3)] * 2
+    ranks = [[proof.Seen(dict.fromkeys(mean, 0.0), mean, 3)] * 2] * 2
+    assert not proof.wrong(CASES["pp3"], [*ranks, last])
+    other = [last[0], last[0]._replace(logged={**mean, "z_loss": 1.0})]
+    assert proof.wrong(CASES["pp3"], [*ranks, other]) == "rank 2 logs z_loss 1.0, but the mean is 2.0"
+    assert proof.wrong(CASES["pp3"]._replace(options={"z_loss": None}), [*ranks, other]) == ""

@@ -9,51 +9,63 @@ from unhang.prove.fixes import mtp_cp_deadlock as proof
 
 
 def test_the_case_of_a_users_job() -> None:
-    small, large = Topology(cp=2), Topology(tp=2, pp=2, dp=64)
+    small, large = Topology(cp=2), Topology(tp=2, pp=8, dp=64)
     assert proof.case_for(small, "verl", ()) == Case("yours", small, "ranks", HUNG, "reduce_loss_in_tracker")
-    assert proof.case_for(large, "verl", ()) == Case("yours", large, "schedule", PASSED)
+    assert proof.case_for(large, "verl", ()) == Case("yours", Topology(tp=2, pp=3, dp=2), "ranks", PASSED)
     virtual = Topology(pp=2, cp=2, vpp=3)
     assert proof.case_for(virtual, "verl", ()).options == {"chunks": 3}
 
 
 OWN = {"pg_loss": [0.5, 0.5]}
+LOSSES = [1.0, 2.0]
 MEAN = {"mtp_losses/mtp_1_loss": [6.0]}
 CASES = {case.name: case for case in proof.CASES}
 
 
-def right(joins: tuple[int, ...] = (4, 5, 6, 7)) -> dict[int, proof.Seen]:
+def right(joins: tuple[int, ...] = (4, 5, 6, 7)) -> list[proof.Seen]:
     """Return 8 ranks at TP 2 x PP 2 x DP 2: the last stage is rank 4 to 7, and of these 4 and 6 report."""
-    seen = {rank: proof.Seen((), {}) for rank in range(8)}
-    seen |= {rank: proof.Seen((2,) if rank in joins else (), dict(OWN)) for rank in (4, 5, 6, 7)}
-    return {rank: one._replace(metrics={**OWN, **MEAN}) if rank in (4, 6) else one for rank, one in seen.items()}
+    last = [proof.Seen((2,) if rank in joins else (), OWN, LOSSES) for rank in (4, 5, 6, 7)]
+    last[::2] = [one._replace(metrics={**OWN, **MEAN}) for one in last[::2]]
+    return [proof.Seen((), {}, [])] * 4 + last
+
+
+def but(rank: int, one: proof.Seen) -> list[proof.Seen]:
+    seen = right()
+    seen[rank] = one
+    return seen
 
 
 @pytest.mark.parametrize(
     ("rank", "one", "why"),
     [
-        (6, proof.Seen((2,), OWN), "rank 6 is a source rank, but reports"),
-        (5, proof.Seen((2,), {**OWN, **MEAN}), "rank 5 is no source rank, but reports"),
-        (4, proof.Seen((2,), {**OWN, "mtp_losses/mtp_1_loss": [5.0]}), "rank 4 reports [5.0], but the mean is 6.0"),
-        (4, proof.Seen((2,), {"pg_loss": [0.5], **MEAN}), "rank 4 loses the metrics of its own loss"),
-        (4, proof.Seen((4,), {**OWN, **MEAN}), "rank 4 of 8 joins 1 reductions, of [4] micro-batches"),
-        (6, proof.Seen((), {**OWN, **MEAN}), "rank 6 of 8 joins 0 reductions"),
-        (0, proof.Seen((2,), {}), "rank 0 of 8 joins 1 reductions"),
+        (6, proof.Seen((2,), OWN, LOSSES), "rank 6 is a source rank, but reports"),
+        (5, proof.Seen((2,), {**OWN, **MEAN}, LOSSES), "rank 5 is no source rank, but reports"),
+        (
+            4,
+            proof.Seen((2,), {**OWN, "mtp_losses/mtp_1_loss": [5.0]}, LOSSES),
+            "rank 4 reports [5.0], but the mean is 6.0",
+        ),
+        (4, proof.Seen((2,), {"pg_loss": [0.5], **MEAN}, LOSSES), "rank 4 loses the metrics of its own loss"),
+        (4, proof.Seen((4,), {**OWN, **MEAN}, LOSSES), "rank 4 of 8 joins 1 reductions, of [4] micro-batches"),
+        (6, proof.Seen((), {**OWN, **MEAN}, LOSSES), "rank 6 of 8 joins 0 reductions"),
+        (0, proof.Seen((2,), {}, LOSSES), "rank 0 of 8 joins 1 reductions"),
     ],
 )
 def test_the_last_stage_joins_and_only_source_ranks_report_the_mean(rank: int, one: proof.Seen, why: str) -> None:
     case = CASES["tp2-pp2-dp2"]
-    assert not proof._wrong(case, right())
-    assert proof._wrong(case, {**right(), rank: one}).startswith(why)
+    assert not proof.wrong(case, right())
+    assert proof.wrong(case, but(rank, one)).startswith(why)
 
 
 def test_without_context_parallelism_the_source_ranks_may_join_alone() -> None:
-    assert not proof._wrong(CASES["tp2-pp2-dp2"], right(joins=(4, 6)))
+    assert not proof.wrong(CASES["tp2-pp2-dp2"], right(joins=(4, 6)))
     needs_all = CASES["tp2-pp2-dp2"]._replace(untouched=HUNG)
-    assert proof._wrong(needs_all, right(joins=(4, 6))).startswith("rank 5 of 8 joins 0 reductions")
+    assert proof.wrong(needs_all, right(joins=(4, 6))).startswith("rank 5 of 8 joins 0 reductions")
 
 
 def test_without_multi_token_prediction_nobody_joins() -> None:
-    off = CASES["schedule-mtp-off"]
-    plain = {rank: proof.Seen((), OWN if rank > 3 else {}) for rank in range(8)}
-    assert not proof._wrong(off, plain)
-    assert proof._wrong(off, {**plain, 4: proof.Seen((2,), OWN)}).startswith("rank 4 of 8 joins 1 reductions")
+    off = CASES["mtp-off"]
+    plain = [proof.Seen((), {}, [])] * 4 + [proof.Seen((), OWN, LOSSES)] * 4
+    assert not proof.wrong(off, plain)
+    plain[4] = proof.Seen((2,), OWN, LOSSES)
+    assert proof.wrong(off, plain).startswith("rank 4 of 8 joins 1 reductions")

@@ -8,26 +8,33 @@ stand-ins. gloo aborts an all-reduce of two sizes, or waits. What NCCL does with
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
+import itertools
+import math
 import os
 import sys
 import typing
+from contextlib import suppress
+from functools import partial
 from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import MagicMock
 
-from ..cases import CRASHED, MISMATCH, PASSED, Case, Outcome, Topology
-from ..ranks import routers, sites
+from ..cases import CRASHED, MISMATCH, PASSED, Case, Topology
+from ..ranks import megatron, routers, shims, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 WARM = ("transformers",)
 BESIDE = {"megatron-lm": ("megatron-core",), "megatron-bridge": ("megatron-core",)}
 _TRAINING, _BRIDGE = "megatron.training.training", "megatron.bridge.training.utils.train_utils"
+_PATTERNS = "megatron.core.models.hybrid.hybrid_layer_allocation", "megatron.core.ssm.mamba_hybrid_layer_allocation"
 _REDUCE = "transformer/moe/moe_"  # the file of the all-reduce: moe_utils.py, or from 0.18 on moe_logging.py
-_PP3, _MANY = Topology(pp=3), Topology(tp=2, pp=4, cp=2, dp=2)
+_PP3 = Topology(pp=3)
 _EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EEMEM"}, {"pattern": ""}
 CASES = (
     Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
@@ -36,13 +43,36 @@ CASES = (
     Case("pp3-experts-on-all-stages", _PP3, "ranks", PASSED, options=_EVERYWHERE, core=True),
     Case("pp3-not-hybrid", _PP3, "ranks", PASSED, options=_NOT_HYBRID, core=True),
     Case("pp3-not-hybrid-mtp", _PP3, "ranks", PASSED, options={**_NOT_HYBRID, "mtp": 1}),
-    Case("schedule-32", _MANY, "schedule", MISMATCH, _REDUCE, core=True),
-    Case("schedule-32-not-hybrid", _MANY, "schedule", PASSED, options=_NOT_HYBRID, core=True),
-    Case("schedule-256", Topology(tp=4, pp=8, dp=8), "schedule", MISMATCH, _REDUCE),
 )
-_PATTERN, _LAYERS, _DENSE = "M*ME*EME", 8, 2
-YOURS = Case("yours", Topology(), "schedule", MISMATCH, _REDUCE)  # a hybrid model, no MoE layer on the first stage
+_PATTERN, _LAYERS = "M*ME*EME", 8
+_DENSE = [0, 0, 1, 1, 1, 1, 1, 1]
+YOURS = Case("yours", Topology(), "ranks", CRASHED, _REDUCE)  # a hybrid model, no MoE layer on the first stage
 RULED_OUT = ("pp", "with PP 1 there is one stage, and it has MoE layers")
+_LOSSES = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing_loss"}
+_LOSSES |= {"global_aux_loss": "global_load_balancing_loss"}
+HELD = {
+    r"^(?!.*(moe|mtp|hybrid|pattern|experts|aux_loss))": "of what else is logged",
+    r"overload|num_experts|mtp_num_layers\W.*(is not None|or 0)": "of what else is logged",
+    r'pattern or ""|moe_layer_freq, list': "never the other way",
+}
+
+
+def _grid() -> Iterator[Case]:
+    """Yield the settings: models whose first stage has experts or not, hybrid and others, and what follows them."""
+    patterns = ("M*EE", "", "M*M-EEME", "*M*M*EE*EE", "MEME", "")
+    layers: tuple[dict[str, Any], ...] = ({}, {"mtp": 1}, {"mtp": 2, "depth": "EEE"}, {"mtp": 0})
+    layers += ({"mtp": 1, "depth": "*-"}, {"mtp": 2, "repeated": True})
+    often = itertools.cycle((1, [0, 0, 0, 0, 0, 0, 1, 1, 0, 1], None, 3, [1, 0, 1, 0, 0, 1, 0, 1, 1, 0]))
+    few: tuple[dict[str, Any], ...] = ({}, {"losses": ["seq_aux_loss", *_LOSSES]}, {"losses": "none"}, {"z_loss": None})
+    losses = itertools.cycle(few)
+    yield Case("no experts", Topology(), "ranks", PASSED, options={"experts": None})
+    for pattern, depth in itertools.product(patterns, layers):
+        options: dict[str, Any] = {"pattern": pattern, **depth, "layers": len(pattern) or 8, **next(losses)}
+        frequency = next(often)
+        options["frequency"] = frequency[-options["layers"] :] if isinstance(frequency, list) else frequency
+        name = ", ".join(f"{name} {value}" for name, value in options.items())
+        case = Case(name, Topology(pp=2), "ranks", PASSED, options=options)
+        yield case._replace(untouched=MISMATCH if pattern and not any(_experts(case)[: len(pattern) // 2]) else PASSED)
 
 
 def caveat(case: Case) -> str:
@@ -50,16 +80,36 @@ def caveat(case: Case) -> str:
     return "supposes a hybrid model, and no MoE layer on the first stage" if case.name == "yours" else ""
 
 
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function knows hybrid models by their pattern, as it was called before 0.17, or is now."""
+    return any(it in ast.unparse(function) for it in ("hybrid_override_pattern", "hybrid_layer_pattern"))
+
+
 def prepare() -> None:
-    """Import the module of ``training_log`` for a CPU."""
+    """Import what ``training_log`` needs for a CPU.
+
+    Upstream's own fix on main gives the tracker the number of MoE layers, which no release takes.
+    """
+    import megatron
     import typing_extensions
 
     if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
     routers.on_cpu()
-    if _module() == _BRIDGE:
-        _stand_in_for_the_rest()
-    importlib.import_module(_module())
+    if bridge := PathFinder.find_spec("megatron.bridge", megatron.__path__):
+        _stand_in_for_the_rest(*bridge.submodule_search_locations or ())
+    with suppress(ImportError):
+        from megatron.core.transformer.moe.moe_logging import MoEMetricsTracker
+
+        report = MoEMetricsTracker.report
+        MoEMetricsTracker.report = lambda self, num_moe_layers=None, **given: report(
+            self, **{**given, **({} if num_moe_layers is None else {"moe_layer_freq": [1] * num_moe_layers})}
+        )
+    for one, other in itertools.permutations(_PATTERNS):  # a commit has it elsewhere than its closest release
+        with suppress(ImportError):
+            sys.modules.setdefault(one, importlib.import_module(other))
+    if sites.ROOTS:
+        importlib.import_module(_module())
 
 
 def _module() -> str:
@@ -68,11 +118,8 @@ def _module() -> str:
     return _BRIDGE if any(os.path.exists(os.path.join(root, path)) for root in sites.ROOTS) else _TRAINING
 
 
-def _stand_in_for_the_rest() -> None:
+def _stand_in_for_the_rest(root: str) -> None:
     """Put stand-ins in the place of what Megatron-Bridge's module imports of its own: all models, with their needs."""
-    import megatron
-
-    (root,) = PathFinder.find_spec("megatron.bridge", megatron.__path__).submodule_search_locations  # type: ignore[union-attr, misc]
     for name in ("", ".utils", ".training", ".training.utils"):
         sys.modules[f"megatron.bridge{name}"] = _StandIn(f"megatron.bridge{name}", f"{root}{name.replace('.', os.sep)}")
     needs = ("mlflow_utils", "pg_utils", "theoretical_memory_utils", "flop_utils")
@@ -103,13 +150,8 @@ class Seen(NamedTuple):
     recorded: Mapping[str, float]
     """The sum of the losses that its routers recorded, by name."""
     logged: Mapping[str, float]
-
-
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run two steps on every rank. With real ranks, compare what is logged with what the routers recorded."""
-    # what is logged depends on what is reduced, and no collective on that
-    declared = dict.fromkeys(("training_log", *routers.READS), 1.0)
-    return routers.run(case, _steps, _wrong, declared, deadline_s)
+    layers: int
+    """By how many layers the function is to have them divided."""
 
 
 class _Arguments(SimpleNamespace):
@@ -119,29 +161,37 @@ class _Arguments(SimpleNamespace):
         return 0
 
 
-def _steps(case: Case) -> list[Seen]:
-    log: Any = importlib.import_module(_module())
+def on_rank(case: Case, rank: int) -> list[Seen]:
+    """Route tokens, and log what the routers record, for two steps."""
+    from megatron.core.transformer.moe import moe_utils
+
+    shims.gloo_as_nccl()
+    megatron.initialize(case.topology)
+    routers.forget()
+    log: Any = importlib.import_module(case.options.get("module", _module()))
+    code = log.training_log.__code__
+    given = {name for it in code.co_consts if isinstance(it, tuple) for name in it}
+    case = _known(case, {*code.co_names, *code.co_consts}, given)
     layers = routers.make(_experts(case), case.options.get("mtp"))
+    # what commits use, and their closest releases lack; before 0.12 the tracker took the length of an entry
+    vars(log).setdefault("_build_moe_metric_writer", lambda writer, *_: writer)
+    track = moe_utils.track_moe_metrics
+    log.track_moe_metrics = track if "num_layers" in given else partial(track, num_layers=len(_experts(case)))
     logged: dict[str, Any] = {}
     writer = SimpleNamespace(add_scalar=lambda name, value, _: logged.update({name: value}))
     log.get_num_microbatches = lambda: routers.MICRO_BATCHES
-    job = _of_bridge if _module() == _BRIDGE else _of_megatron_lm
+    job = _of_megatron_lm if log.__name__ == _TRAINING else _of_bridge
     seen = []
     for step in range(routers.STEPS):
         recorded = routers.train(layers)
-        log.training_log(
-            loss_dict={},
-            total_loss_dict={},
-            learning_rate=1.0,
-            loss_scale=1.0,
-            report_memory_flag=False,
-            skipped_iter=0,
-            grad_norm=None,
-            params_norm=None,
-            num_zeros_in_grad=None,
+        logged.clear()
+        values = {
+            **{"loss_dict": {}, "total_loss_dict": {}, "learning_rate": 1.0, "loss_scale": 1.0, "skipped_iter": 0},
             **job(log, _arguments(case), writer, step + 1),
-        )
-        seen.append(Seen(recorded, routers.logged(logged)))
+        }
+        log.training_log(**{name: values.get(name) for name in inspect.signature(log.training_log).parameters})
+        losses = {name: float(value) for name, value in logged.items() if name.endswith("loss")}
+        seen.append(Seen(recorded, losses, _count(case)))
     return seen
 
 
@@ -151,7 +201,7 @@ def _of_megatron_lm(log: Any, args: _Arguments, writer: Any, iteration: int) -> 
     log.get_tensorboard_writer = lambda: writer
     for name in ("get_timers", "get_wandb_writer", "get_one_logger", "get_energy_monitor"):
         setattr(log, name, lambda: None)
-    return {"iteration": iteration, "max_attention_logit": None}
+    return {"iteration": iteration}
 
 
 def _of_bridge(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[str, Any]:
@@ -159,29 +209,46 @@ def _of_bridge(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     log.get_pg_collection = lambda _: ProcessGroupCollection.use_mpu_process_groups()
+    log.reduce_max_stat_across_model_parallel_group = lambda rate, *_, **__: rate  # it took no group at first
     off = dict.fromkeys(("timers", "wandb_logger", "mlflow_logger", "comet_logger", "energy_monitor"))
     return {
         "config": _Arguments(model=args, logger=args, train=_Arguments()),
         "global_state": _Arguments(train_state=_Arguments(step=iteration), tensorboard_logger=writer, **off),
-        "decoupled_learning_rate": None,
-        "history_wct": [],
-        "model": [],
     }
 
 
+def _known(case: Case, names: Collection[Any], given: Collection[Any]) -> Case:
+    """Return the case as a function of its time knows it, by the names in its code and those that it gives.
+
+    One that makes no entry needs a router on each stage. At first MTP layers had no place in an entry, then no pattern.
+    ``whole`` says that it counts them by that alone, and ``once`` that it counts those of a repeated layer as one.
+    """
+    told: dict[str, Any] = {"whole": "parse_hybrid_pattern" in names, "once": "mtp_use_repeated_layer" in names}
+    if "force_initialize" not in given:
+        told |= {"pattern": "", "frequency": 1}
+    if "hybrid_layer_pattern" not in names:
+        told |= {"depth": "", **({} if "mtp_num_layers" in given else {"mtp": None})}
+    if "global_load_balancing_loss" not in names and isinstance(case.options.get("losses"), list):
+        told["losses"] = "seq_aux_loss"
+    return case._replace(options={**case.options, **told})
+
+
 def _arguments(case: Case) -> _Arguments:
-    pattern, mtp = _pattern(case), case.options.get("mtp")
+    options, pattern, mtp = case.options, _pattern(case), case.options.get("mtp")
+    experts = options.get("experts", routers.EXPERTS)
+    depth = f"/{options.get('depth', '*E')}" * (mtp or 0)
     return _Arguments(
-        num_experts=routers.EXPERTS,
-        num_moe_experts=routers.EXPERTS,
-        num_layers=_LAYERS,
+        num_experts=experts,
+        num_moe_experts=experts,
+        num_layers=len(_experts(case)),
         mtp_num_layers=mtp,
-        moe_layer_freq=1 if pattern else [*map(int, _experts(case))],
-        moe_router_load_balancing_type="aux_loss",
-        moe_z_loss_coeff=0.001,
+        mtp_use_repeated_layer=options.get("repeated", False),
+        moe_layer_freq=_frequency(case),
+        moe_router_load_balancing_type=options.get("losses", "aux_loss"),
+        moe_z_loss_coeff=options.get("z_loss", 0.001),
         is_hybrid_model=bool(pattern),
         hybrid_override_pattern=pattern or None,
-        hybrid_layer_pattern=pattern + "/*E" * (mtp or 0) if pattern else None,
+        hybrid_layer_pattern=pattern + depth if pattern else None,
         dsa_indexer_loss_coeff=None,
         log_interval=1000,
         tensorboard_log_interval=1000,
@@ -192,15 +259,60 @@ def _pattern(case: Case) -> str:
     return str(case.options.get("pattern", _PATTERN))
 
 
+def _frequency(case: Case) -> Any:
+    """Return how often a layer has experts, as the function takes it; that of a hybrid model does not count."""
+    return case.options.get("frequency", 1 if _pattern(case) else _DENSE)
+
+
 def _experts(case: Case) -> list[bool]:
     """Return of each layer whether it has experts."""
-    return [kind == "E" for kind in _pattern(case) or "*" * _DENSE + "E" * (_LAYERS - _DENSE)]
+    if pattern := _pattern(case):
+        return [kind == "E" for kind in pattern]
+    return _often(_frequency(case), case.options.get("layers", _LAYERS))
 
 
-def _wrong(case: Case, ranks: list[list[Seen]]) -> str:
-    """Return what is wrong; empty where every rank logs, in each step, the mean of what the layers recorded.
+def _often(frequency: Any, layers: int) -> list[bool]:
+    if isinstance(frequency, list):
+        return [*map(bool, frequency)]
+    return [it % (frequency or 1) == 0 for it in range(layers)]
 
-    Of a hybrid model upstream counts each MTP layer twice.
+
+def _count(case: Case) -> int:
+    """Return by how many layers the function is to have the losses divided.
+
+    Upstream counts each MTP layer; of a hybrid model once more by its pattern, until it parses that.
     """
-    mtp = case.options.get("mtp") or 0
-    return routers.off_the_mean(case, ranks, sum(_experts(case)) + (2 * mtp if _pattern(case) else mtp))
+    options, pattern, experts = case.options, _pattern(case), _experts(case)
+    mtp: int = options.get("mtp") or 0
+    uses = mtp
+    if options["once"]:
+        uses = min(mtp, 1) if options.get("repeated") else mtp
+    if pattern and options.get("feature", True):
+        own: int = sum(experts) + options.get("depth", "*E").count("E") * uses
+        return own if options["whole"] else own + mtp
+    each = _often(_frequency(case), len(experts))
+    return sum(each) + (uses * each[-1] if options["once"] else mtp)
+
+
+def wrong(case: Case, ranks: Sequence[list[Seen]]) -> str:
+    """Return what is wrong; empty where every rank logs, in each step, the mean of what the layers recorded."""
+    balancing = case.options.get("losses", "aux_loss")
+    names = {name for kind, name in _LOSSES.items() if kind in balancing}
+    names |= {"z_loss"} if case.options.get("z_loss", 1) else set()
+    pipelines = len(ranks) // case.topology.pp
+    for step, (rank, steps) in itertools.product(range(routers.STEPS), enumerate(ranks)):
+        stages = [other[step].recorded for other in ranks[rank % pipelines :: pipelines]]
+        for name in names if case.options.get("experts", 1) else ():
+            mean = sum(it.get(name, 0.0) for it in stages) / routers.MICRO_BATCHES / steps[step].layers
+            found = steps[step].logged.get(name, 0.0)  # of a loss that no router records
+            if not math.isclose(found, mean, rel_tol=1e-5):
+                return f"rank {rank} logs {name} {found}, but the mean is {mean}"
+    return ""
+
+
+def right(case: Case, ranks: Sequence[list[Seen]]) -> str:
+    """Return what was seen."""
+    return "every stage logs the mean of what the routers recorded"
+
+
+GRID = [*_grid()]

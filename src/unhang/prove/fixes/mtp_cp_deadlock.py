@@ -1,61 +1,100 @@
 """verl: the real ``forward_backward_batch``, with the real megatron-core below it.
 
 A stand-in for the pipeline schedule saves the loss of each micro-batch on the last stage, as a model with multi-token
-prediction does. The gate, the all-reduce behind it and the groups are upstream's.
+prediction does. The gate, the all-reduce behind it and the groups are upstream's. Other stand-ins split the batch, and
+merge the routes of experts: neither has a part in the loss.
 """
 
 from __future__ import annotations
 
+import importlib
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import MagicMock
 
-from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, schedule, shims
+from ..cases import CRASHED, HUNG, PASSED, Case, Topology, reduced
+from ..ranks import megatron, shims
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    import ast
+    from collections.abc import Collection, Mapping, Sequence
     from types import ModuleType
 
 CHUNKS = True
 WARM = ("transformers", "ray", "datasets", "peft", "accelerate", "tensordict")
 _REDUCE = "reduce_loss_in_tracker"
-_NONE = {"micro_batches": 0}
-_SMALL = Topology(tp=2, pp=2, cp=2)
+_NONE, _OFF = {"micro_batches": 0}, {"mtp": False}
+_CP, _SMALL = Topology(cp=2), Topology(tp=2, pp=2, cp=2)
 CASES = (
-    Case("cp2", Topology(cp=2), "ranks", HUNG, _REDUCE, core=True),
+    Case("cp2", _CP, "ranks", HUNG, _REDUCE, core=True),
     Case("dp2", Topology(dp=2), "ranks", PASSED, core=True),
     Case("tp2-pp2-cp2", _SMALL, "ranks", HUNG, _REDUCE),
     Case("tp2-pp2-cp2-virtual", _SMALL, "ranks", HUNG, _REDUCE, {"chunks": 2}),
     Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", PASSED),
-    Case("tp2-pp4-cp2-dp4", Topology(tp=2, pp=4, cp=2, dp=4), "ranks", HUNG, _REDUCE),
-    Case("no-micro-batch", Topology(cp=2), "ranks", CRASHED, "get_megatron_mtp_loss", _NONE, core=True),
-    Case("schedule-one-micro-batch", _SMALL, "schedule", HUNG, _REDUCE, {"micro_batches": 1}, core=True),
-    Case("schedule-virtual", _SMALL, "schedule", HUNG, _REDUCE, {"chunks": 2}, core=True),
-    Case("schedule-mtp-off", _SMALL, "schedule", PASSED, options={"mtp": False}, core=True),
-    Case("schedule-32", Topology(tp=2, pp=4, cp=2, dp=2), "schedule", HUNG, _REDUCE, core=True),
-    Case("schedule-32-cp1", Topology(tp=2, pp=4, dp=4), "schedule", PASSED, core=True),
-    Case("schedule-256", Topology(tp=4, pp=4, cp=4, dp=4), "schedule", HUNG, _REDUCE),
-    Case("schedule-1024", Topology(tp=4, pp=8, cp=2, dp=16), "schedule", HUNG, _REDUCE),
+    Case("tp2-pp4-cp2", Topology(tp=2, pp=4, cp=2), "ranks", HUNG, _REDUCE),
+    Case("no-micro-batch", _CP, "ranks", CRASHED, "get_megatron_mtp_loss", _NONE, core=True),
+    Case("one-micro-batch", _SMALL, "ranks", HUNG, _REDUCE, {"micro_batches": 1}, core=True),
+    Case("mtp-off", _SMALL, "ranks", PASSED, options=_OFF, core=True),
 )
+_ONE, _FOUR, _FORWARD = {"micro_batches": 1}, {"micro_batches": 4}, {"forward": True}
+_REPLAY, _RECORDS, _DYNAMIC = {"replay": "R3"}, {**_FORWARD, "replay": "R2"}, {"dynamic": "zigzag"}
+_PIPELINE = Topology(cp=2, pp=2)
+_VIRTUAL = [{"chunks": 2, "looks": looks, **more} for looks in (True, False) for more in ({}, _RECORDS, _OFF)]
+_EACH: Sequence[tuple[Topology, Sequence[dict[str, Any]]]] = (
+    *product((Topology(), Topology(tp=2), Topology(dp=2)), [(_OFF, _FOUR, {**_FORWARD, **_ONE})]),
+    (Topology(pp=2), ({}, _FOUR, {**_OFF, **_RECORDS})),
+    (_CP, ({}, _OFF, _ONE, _FOUR, _FORWARD, _NONE, _REPLAY, _RECORDS, {**_RECORDS, "bsz": True})),
+    (_CP, ({**_REPLAY, **_FORWARD}, {"replay": "R2"}, {"bsz": True}, {**_OFF, "data": "plain"})),
+    (_CP, ({"data": "plain"}, {"data": "padded"}, {"data": "plain, padded"}, {"data": "per-token"})),
+    (_CP, (_DYNAMIC, {**_DYNAMIC, **_RECORDS}, {**_DYNAMIC, "data": "per-token"}, {"dynamic": "contiguous"})),
+    (_CP, ({"dynamic": "fused"},)),
+    *product((Topology(tp=2, cp=2), Topology(cp=2, dp=2)), [({}, _FOUR)]),
+    (_PIPELINE, ({}, _FOUR, {**_DYNAMIC, **_RECORDS}, *_VIRTUAL)),
+    (Topology(cp=3), ({}, {**_FOUR, **_FORWARD})),
+)
+GRID = [
+    Case(
+        f"{topology.text()}, {options}",
+        topology,
+        "ranks",
+        CRASHED if options == _NONE else HUNG if topology.cp > 1 and options.get("mtp", True) else PASSED,
+        options={**options, "beyond": options == _NONE},  # upstream divides by no micro-batches
+    )
+    for topology, each in _EACH
+    for options in each
+]
+HELD = {
+    "vpp_size > 1": "of virtual stages there are two or more",
+    "tf_config is not None|topk_idx_list": "upstream's engine has them",
+    r"indices is not None|data\.(keys|get)": "the data and their indices are there",
+}
 _METRIC = "mtp_losses/mtp_1_loss"
 _OWN, _OF_LOSS = "pg_loss", 0.5  # a metric of the job's own loss, which must survive
 BESIDE = {"verl": ("megatron-core",)}
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job, which hangs with context parallelism. Up to 8 ranks are real."""
-    harness = "ranks" if topology.world <= FEW else "schedule"
+    """Return the case of a user's job, which hangs with context parallelism."""
+    topology = reduced(topology)
     chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.cp > 1:
-        return Case("yours", topology, harness, HUNG, _REDUCE, chunks)
-    return Case("yours", topology, harness, PASSED, options=chunks)
+        return Case("yours", topology, "ranks", HUNG, _REDUCE, chunks)
+    return Case("yours", topology, "ranks", PASSED, options=chunks)
+
+
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the method asks for multi-token prediction; one that does not must never call the reduction."""
+    import ast
+
+    return "self.model_config.mtp.enable" in ast.unparse(function)
 
 
 def prepare() -> None:
     """Import the upstreams for a CPU."""
     shims.cuda_on_cpu()
-    engine = _engine_module()
-    engine.get_device_id = lambda: "cpu"
+    engine, balance = _engine_module(), importlib.import_module("verl.utils.seqlen_balancing")
+    vars(engine)["get_device_id"] = vars(balance)["get_device_name"] = lambda: "cpu"
 
 
 class Seen(NamedTuple):
@@ -65,88 +104,119 @@ class Seen(NamedTuple):
     """The number of micro-batches that each call of the reduction got."""
     metrics: Mapping[str, list[float]]
     """What it reports, a value for each micro-batch that has one."""
+    losses: list[float]
+    """Those that it returns."""
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case, and compare which ranks join the reduction and report. With real ranks, values are compared too."""
-    if case.harness == "schedule":
-        return _scheduled(case)
-
-    def body(rank: int) -> Seen:
-        shims.gloo_as_nccl()
-        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
-        return _forward_backward(case, rank)
-
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    return world.outcome(
-        lambda ranks: _wrong(case, dict(enumerate(ranks))),
-        lambda _: "only the source ranks report the metric, and it is the mean",
-    )
-
-
-def _scheduled(case: Case) -> Outcome:
-    from megatron.core.transformer import multi_token_prediction
-
-    restore = megatron.restorer()
-
-    def fresh(_: int) -> None:
-        restore()
-        multi_token_prediction.MTPLossLoggingHelper.tracker = {}
-        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
-
-    # the number of tokens and the metric decide no collective, as the cases of real ranks show
-    declared = {"forward_backward_batch": 12.0 * case.topology.dp, "get_megatron_mtp_loss": 1.0}
-    found = schedule.check(case.topology.world, fresh, lambda rank: _forward_backward(case, rank), declared=declared)
-    status, text = found.status, found.text()
-    if status == PASSED:
-        wrong = _wrong(case, found.values)
-        status, text = (DIFFERS, wrong) if wrong else (PASSED, "only the source ranks report the metric")
-    return Outcome(status, f"{text}; {found.times()}")
-
-
-def _forward_backward(case: Case, rank: int) -> Seen:
+def on_rank(case: Case, rank: int) -> Seen:
     """Return what this rank does in the real method."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.transformer import multi_token_prediction
-    from tensordict import TensorDict
-    from verl.utils import megatron_utils, tensordict_utils
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+    from verl.utils import megatron_utils
 
+    shims.gloo_as_nccl()
+    megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+    MTPLossLoggingHelper.tracker = {}
     module = _engine_module()
     engine = _engine(module, case)
     calls: list[int] = []
 
     def reduced(n_micro_batch: int) -> Any:
         calls.append(n_micro_batch)
-        return megatron_utils.get_megatron_mtp_loss(n_micro_batch)
+        if hasattr(megatron_utils, "get_megatron_mtp_loss"):
+            return megatron_utils.get_megatron_mtp_loss(n_micro_batch)
+        found: dict[str, Any] = {}  # a release without it is the closest to some commits with it
+        MTPLossLoggingHelper.track_mtp_metrics(1 / n_micro_batch, 0, None, total_loss_dict=found)
+        return {f"mtp_losses/{name.replace(' ', '_')}": float(loss) for name, loss in found.items()}
 
     def schedule(num_microbatches: int, **_: object) -> list[dict[str, Any]]:
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return []
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        loss = torch.tensor(1.0 + rank)
         for _batch in range(num_microbatches if engine.model_config.mtp.enable else 0):
-            multi_token_prediction.MTPLossLoggingHelper.save_loss_to_tracker(
-                torch.tensor(1.0 + rank), 0, 1, avg_group=group
-            )
-        return [{"model_output": {}, "loss": 1.0, "metrics": {_OWN: [_OF_LOSS]}} for _batch in range(num_microbatches)]
+            if hasattr(MTPLossLoggingHelper, "save_loss_to_tracker"):
+                MTPLossLoggingHelper.save_loss_to_tracker(loss, 0, 1, avg_group=group)
+            else:
+                MTPLossLoggingHelper.save_metrics_to_tracker(loss, loss, loss, 0, 1, avg_group=group)
+        losses: list[dict[str, Any]] = [{"model_output": {}, "loss": 1.0 + at} for at in range(num_microbatches)]
+        for one in losses[-_own(case) :]:
+            one["metrics"] = {_OWN: [_OF_LOSS]}
+        return losses
 
-    module.get_megatron_mtp_loss = reduced
-    module.get_forward_backward_func = lambda: schedule
-    if _micro_batches(case) == 0:
-        module.prepare_micro_batches = lambda **_: ([], None)
-        module.postprocess_batch_func = lambda **_: {}
-    samples = 4
-    lengths = [torch.ones(3, dtype=torch.int64)] * samples
-    fields = {name: torch.nested.as_nested_tensor(lengths, layout=torch.jagged) for name in ("loss_mask", "input_ids")}
-    data = TensorDict(fields, batch_size=samples)
-    size = samples // max(1, _micro_batches(case))
-    tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=size, sp_size=1)
-    output = engine.forward_backward_batch(data, loss_function=None, forward_only=False)
-    return Seen(tuple(calls), {name: _flat(values) for name, values in output.get("metrics", {}).items()})
+    def is_last_stage(ignore_virtual: bool = not case.options.get("looks"), vp_stage: int | None = None) -> bool:
+        """Return whether it is, as the real one: its default changed between releases."""
+        last = parallel_state.get_pipeline_model_parallel_rank() == case.topology.pp - 1
+        return last and (ignore_virtual or "chunks" not in case.options)
+
+    parallel_state.is_pipeline_last_stage = is_last_stage
+    vars(module).update(get_megatron_mtp_loss=reduced, get_forward_backward_func=lambda: schedule)
+    vars(module).update(_stand_ins(case))
+    output = engine.forward_backward_batch(_data(case), None, forward_only=case.options.get("forward", False))
+    metrics = {name: _flat(values) for name, values in sorted(output.get("metrics", {}).items())}
+    return Seen(tuple(calls), metrics, _flat(output.get("loss", [])))
+
+
+def _own(case: Case) -> int:
+    """Return how many micro-batches have metrics of their own: all, or, of four, the last one."""
+    return _micro_batches(case) if _micro_batches(case) < 4 else 1
 
 
 def _micro_batches(case: Case) -> int:
     return int(case.options.get("micro_batches", 2))
+
+
+def _data(case: Case, samples: int = 4) -> Any:
+    """Return a batch, or a micro-batch, of so many samples."""
+    import torch
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils
+
+    lengths = [torch.ones(3, dtype=torch.int64)] * samples
+    nested = torch.nested.as_nested_tensor(lengths, layout=torch.jagged)
+    tokens = torch.stack(lengths) if "plain" in case.options.get("data", "") else nested
+    data = TensorDict({"loss_mask": tokens, "input_ids": tokens}, batch_size=samples)
+    tensordict_utils.assign_non_tensor(
+        data,
+        use_dynamic_bsz="bsz" in case.options,
+        max_token_len_per_gpu=6 // case.topology.cp,
+        enable_routing_replay="replay" in case.options,
+        sp_size=1,
+    )
+    return data
+
+
+def _stand_ins(case: Case) -> dict[str, Any]:
+    """Return what the method's module has instead in a case, and what it has in any other case."""
+    import torch
+    from verl.workers.engine import utils
+
+    count = _micro_batches(case)
+
+    def micro_batches(*_: object, **__: object) -> Any:
+        return [_data(case, 4 // count) for _micro_batch in range(count)]
+
+    def collected(output_lst: Any, *_: object, **__: object) -> Any:
+        return utils.postprocess_batch_func(output_lst=output_lst, indices=None, data=_data(case))
+
+    def merged(layers: Any, *_: object) -> Any:
+        return layers[0].to(torch.int16)
+
+    prepared = utils.prepare_micro_batches if "bsz" in case.options else lambda **_: (micro_batches(), None)
+    return {
+        "prepare_micro_batches": prepared,
+        "postprocess_batch_func": utils.postprocess_batch_func if count else lambda **_: {},
+        "DynamicCPScheduler": lambda **_: SimpleNamespace(schedule=micro_batches),
+        "postprocess_dynamic_cp_batch": collected,
+        "_attach_dcp_recorded_routes": lambda losses, routes: None,
+        **dict.fromkeys(("RouterReplay", "RouterReplayAction"), MagicMock()),
+        "RouterReplayHelper": SimpleNamespace(
+            is_r2_record_action=lambda config: _RECORDS.items() <= case.options.items()
+        ),
+        "merge_nested_router_maps": merged,
+        "reorder_and_merge_vpp_layers": merged,
+    }
 
 
 def _engine(module: ModuleType, case: Case) -> Any:
@@ -154,12 +224,23 @@ def _engine(module: ModuleType, case: Case) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    topology, chunks = case.topology, case.options.get("chunks")
-    enable = bool(case.options.get("mtp", True))
+    topology, options, chunks = case.topology, case.options, case.options.get("chunks")
+    data, dynamic = options.get("data", ""), options.get("dynamic", "")
+    enable = bool(options.get("mtp", True))
     engine: Any = object.__new__(type("Engine", (module.MegatronEngine,), {"__init__": lambda self: None}))
-    engine.model_config = SimpleNamespace(mtp=SimpleNamespace(enable=enable, enable_train=enable))
+    engine.model_config = SimpleNamespace(
+        mtp=SimpleNamespace(enable=enable, enable_train=enable), model_type="language_model", hf_config=None
+    )
     engine.engine_config = SimpleNamespace(
-        context_parallel_size=topology.cp, router_replay=SimpleNamespace(mode="disabled")
+        context_parallel_size=topology.cp,
+        router_replay=SimpleNamespace(mode=options.get("replay", "disabled")),
+        dynamic_context_parallel=bool(dynamic),
+        max_seqlen_per_dp_cp_rank=8,
+        pad_bshd_to_minibatch_max="padded" in data,
+        use_remove_padding="padded" not in data,
+        use_fused_kernels=dynamic == "fused",
+        pad_to_length=None,
+        virtual_pipeline_model_parallel_size=None,
     )
     engine.tf_config = TransformerConfig(
         num_layers=2 * topology.pp,
@@ -169,12 +250,19 @@ def _engine(module: ModuleType, case: Case) -> Any:
         virtual_pipeline_model_parallel_size=chunks,
         pipeline_dtype=torch.float32,
         use_cpu_initialization=True,
+        calculate_per_token_loss=data == "per-token",
     )
+    vars(engine.tf_config).update(
+        csa_window_size=4,
+        experimental_attention_variant="dsv4_hybrid" if dynamic in ("contiguous", "fused") else None,
+    )
+    engine._routed_num_tokens = lambda data: torch.tensor(12)  # a commit may call it, and its closest release lack it
     engine.module = [torch.nn.Linear(1, 1) for _chunk in range(chunks or 1)]
+    engine.mini_layer_topk_idx_list = [torch.nested.as_nested_tensor([torch.ones(3, 2, 1)] * 4, layout=torch.jagged)]
     return engine
 
 
-def _wrong(case: Case, seen: Mapping[int, Seen]) -> str:
+def wrong(case: Case, seen: Sequence[Seen]) -> str:
     """Return what is wrong; empty where the last stage reduces, and the source ranks, and no others, report the mean.
 
     A control's untouched source lets only the source ranks reduce, which is right too without context parallelism.
@@ -182,22 +270,29 @@ def _wrong(case: Case, seen: Mapping[int, Seen]) -> str:
     size, count = case.topology, _micro_batches(case)
     last = range(size.world - size.world // size.pp, size.world)
     source = [rank for rank in last if rank % size.tp == 0 and rank // size.tp % size.cp == 0]
-    reduces = count > 0 and case.options.get("mtp", True)
-    for rank, one in seen.items():
+    reduces = count > 0 and case.options.get("mtp", True) and case.options.get("feature", True)
+    for rank, one in enumerate(seen):
         joins = [1] if reduces and rank in (source if case.is_control else last) else [0]
         joins += [1] if reduces and rank in last else []
         if len(one.calls) not in joins or set(one.calls) - {count}:
             return f"rank {rank} of {size.world} joins {len(one.calls)} reductions, of {[*one.calls]} micro-batches"
         if (_METRIC in one.metrics) != (reduces and rank in source):
             return f"rank {rank} is {'a' if rank in source else 'no'} source rank, but reports {dict(one.metrics)}"
-        if count and rank in last and one.metrics.get(_OWN) != [_OF_LOSS] * count:
+        if count and rank in last and one.metrics.get(_OWN) != [_OF_LOSS] * _own(case):
             return f"rank {rank} loses the metrics of its own loss: {dict(one.metrics)}"
-    for rank in source if reduces and case.harness == "ranks" else ():
+        if count and one.losses != ([1.0 + at for at in range(count)] if rank in last else []):
+            return f"rank {rank} returns the losses {one.losses}"
+    for rank in source if reduces else ():
         group = [other for other in last if other % size.tp == rank % size.tp]
         mean = sum(1.0 + other for other in group) / len(group)
         if seen[rank].metrics[_METRIC] != [mean]:
             return f"rank {rank} reports {seen[rank].metrics[_METRIC]}, but the mean is {mean}"
     return ""
+
+
+def right(case: Case, seen: Sequence[Seen]) -> str:
+    """Return what was seen."""
+    return "only the source ranks report the metric, and it is the mean"
 
 
 def _flat(values: Any) -> list[float]:

@@ -194,7 +194,7 @@ class _Off(SimpleNamespace):
             raise AttributeError(name)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.call(*given, **named)  # type: ignore[misc]
+        return self.call(*given, **named)
 
 
 class _Job:

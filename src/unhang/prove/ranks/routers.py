@@ -6,20 +6,15 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ..cases import Outcome
-from . import gloo, megatron, schedule, shims
+from . import shims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from ..cases import Case
+    from collections.abc import Iterable, Sequence
 
 EXPERTS, HIDDEN = 4, 8
 MICRO_BATCHES, STEPS = 2, 2
 NAMES = ("load_balancing_loss", "z_loss")
 """The losses that they record."""
-
-
 ASKED: list[str] = []
 """The device of each tensor of zeros that was made."""
 
@@ -101,63 +96,6 @@ def train(layers: Iterable[Any]) -> dict[str, float]:
         for router in layers:
             router(torch.randn(4, 1, HIDDEN))
     return recorded()
-
-
-def off_the_mean(case: Case, ranks: Sequence[Sequence[Any]], layers: int) -> str:
-    """Return where a rank does not log the mean of what so many layers recorded; empty if all do, in each step.
-
-    Of each step of each rank it takes ``recorded`` and ``logged``. With other ranks than stages, it compares nothing.
-    """
-    for step in range(STEPS):
-        for rank, steps in enumerate(ranks):
-            for name in NAMES if case.topology.world == case.topology.pp else ():
-                mean = sum(other[step].recorded[name] for other in ranks) / MICRO_BATCHES / layers
-                if abs(steps[step].logged[name] - mean) > 1e-5 * mean:
-                    return f"rank {rank} logs {name} {steps[step].logged[name]}, but the mean is {mean}"
-    return ""
-
-
-def run(
-    case: Case,
-    steps: Callable[[Case], list[Any]],
-    wrong: Callable[[Case, list[list[Any]]], str],
-    declared: Mapping[str, Any],
-    deadline_s: float,
-) -> Outcome:
-    """Run ``steps`` on every rank, once its groups exist.
-
-    With real ranks, ``wrong`` gets what the steps of each rank returned, and says what is wrong with it; empty if
-    nothing is. In a schedule, the functions ``declared`` return these values, on which no collective depends.
-    """
-    if case.harness == "schedule":
-        restore = megatron.restorer()
-
-        def fresh(_: int) -> None:
-            restore()
-            forget()
-            megatron.initialize(case.topology)
-
-        found = schedule.check(case.topology.world, fresh, lambda _: steps(case), declared=declared)
-        return Outcome(found.status, f"{found.text() or 'the stages reduce the same'}; {found.times()}")
-
-    def body(rank: int) -> list[Any]:
-        shims.gloo_as_nccl()
-        megatron.initialize(case.topology)
-        return steps(case)
-
-    world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-    return world.outcome(
-        lambda ranks: wrong(case, ranks), lambda _: "every stage logs the mean of what the routers recorded"
-    )
-
-
-READS = ("recorded", "logged")
-"""The functions below that read what other ranks reduced too: no collective of a rank depends on it."""
-
-
-def logged(found: Mapping[str, Any]) -> dict[str, float]:
-    """Return what was logged of each tracked loss."""
-    return {name: float(found[name]) for name in NAMES}
 
 
 def recorded() -> dict[str, float]:
