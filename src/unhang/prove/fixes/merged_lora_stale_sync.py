@@ -85,7 +85,7 @@ _TYPES, _METHOD = "verl.utils.torch_dtypes", "_merged_lora_per_tensor_param"
 _SYNCS, _WIDTH, _RANK = 3, 16, 4
 _CLOSE = 0.02
 """How far rounding to bfloat16 may take the weights of one layer."""
-_MIXED = {"none": None, "{}": {}, "fp32": {"param_dtype": "fp32"}}
+_MIXED: dict[Any, Any] = {"none": None, "{}": {}, "fp32": {"param_dtype": "fp32"}}
 
 
 class Sync(NamedTuple):
@@ -195,7 +195,7 @@ def _widest(case: Case) -> int:
     if not _job(case).merges or _quantizes(case):
         return 4
     without = _engine(case._replace(options={**case.options, "lora": False}))
-    return max(2, *(it.itemsize for _, it in _sent(without, False)[0]))
+    return max([2, *(int(it.itemsize) for _, it in _sent(without, False)[0])])
 
 
 def _configuration(case: Case, model: Any) -> dict[str, Any] | None:
@@ -221,7 +221,11 @@ def _followed() -> list[str]:
     engine, utils, torch = map(_module, (_ENGINE, _UTILS, "torch"))
 
     def moving(step: str, real: Any) -> Any:
-        return lambda *given: (steps.append(step), real(*given))[1]
+        def moved(*given: Any) -> Any:
+            steps.append(step)
+            return real(*given)
+
+        return moved
 
     def copied(tensor: Any) -> Any:
         steps.extend(["copies to the CPU"] * (sys._getframe(1).f_globals is vars(engine)))
@@ -295,7 +299,9 @@ def _model(job: Job) -> Any:
 
     torch.manual_seed(0)
     names = ("q", "norm", *(["k"] if job.has_whole else []))
-    layers = {name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")}
+    layers: dict[str, Any] = {
+        name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")
+    }
     block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in names]))
     model: Any = torch.nn.Sequential(OrderedDict(block=block, head=layers["head"]))
     model._checkpoint_conversion_mapping = {"^stem": "block"}  # as transformers renames weights
