@@ -59,10 +59,12 @@ def answer(files: Path) -> dict[str, Any]:
 def score(truth: dict[str, Any], said: dict[str, Any]) -> Score:
     """Return how good an answer is: `wrong` if it suspects one who is not to blame, whatever else it says.
 
-    A truth without `suspects` suspects no rank; one without `processes` leaves open which of them is named.
+    A truth without `suspects` suspects no rank; one without `processes` leaves open which of them is named. Other ranks
+    that may be suspected in place of its own are in `suspects_also_ok`.
     """
     codes = [one["code"] for one in said["causes"]]
-    suspects, right, names = {*said["suspects"]}, {*truth.get("suspects", ())}, truth.get("processes", [".*"])
+    suspects, right, names = {*said["suspects"]}, {*(truth.get("suspects") or ())}, truth.get("processes", [".*"])
+    right = next(({*other} for other in truth.get("suspects_also_ok", ()) if suspects == {*other}), right)
     strangers = [one for one in said["processes"] if not any(re.search(name, one) for name in names)]
     unnamed = [name for name in truth.get("processes", ()) if not any(re.search(name, it) for it in said["processes"])]
     lacks = [f"suspects {sorted(right - suspects)}"] if right - suspects else []

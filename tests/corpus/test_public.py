@@ -14,7 +14,9 @@ from unhang.diagnose.causes import CODES
 
 SHARED = checkout.REPOSITORY.parent / "shared" / "reports"
 """Where a steering copy of more reports lies, beside a checkout that has one."""
-_NINE_IN_TEN = 0.9
+FORMS = SHARED.with_name("formats")
+"""Where texts in other forms lie: RAS, HCCL, Ray, native stacks."""
+_NINE_IN_TEN, _SEVEN_IN_TEN = 0.9, 0.7
 
 
 @pytest.mark.parametrize("name", [one.name for one in public.reports(public.HERE)])
@@ -46,6 +48,14 @@ def test_of_the_shared_reports_none_is_answered_wrongly_and_nine_in_ten_of_the_l
     assert "wrong" not in {one.verdict for one in scores.values()}, public.table(scores)
     verdicts = [one.verdict for path, one in scores.items() if [*path.glob("*.log")]]
     assert verdicts.count("answered") >= _NINE_IN_TEN * len(verdicts), public.table(scores)
+
+
+@pytest.mark.skipif(not FORMS.is_dir(), reason=f"no texts in {FORMS}")
+def test_of_the_texts_in_other_forms_none_is_answered_wrongly_and_seven_in_ten_are() -> None:
+    scores = public.scored(FORMS)
+    assert "wrong" not in {one.verdict for one in scores.values()}, public.table(scores)
+    verdicts = [one.verdict for path, one in scores.items() if not path.name.startswith("other-")]
+    assert verdicts.count("answered") >= _SEVEN_IN_TEN * len(verdicts), public.table(scores)
 
 
 def test_an_answer_that_suspects_another_rank_is_wrong_whatever_else_it_says() -> None:

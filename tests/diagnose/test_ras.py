@@ -164,3 +164,14 @@ def test_one_that_is_behind_in_a_call_and_ahead_in_another_called_another() -> N
     most, other = {"AllReduce": 9, "Broadcast": 2}, {"AllReduce": 8, "Broadcast": 3}
     (found,) = of_json(answer([most, most, other]))
     assert (found.cause, found.culprits) == ("mismatch", (2,))
+
+
+def test_a_report_that_is_cut_anywhere_is_read_as_far_as_it_goes() -> None:
+    whole = TABLE + SILENT + SIX_BEHIND.format(top=6655) + GROUPS
+    whole += "#0-0 (9e) MISMATCH\n  Communicator ranks have different status\n  26 ranks have status NOCOMM\n"
+    lines = whole.split("\n")
+    for at in range(len(lines)):
+        for text in ("\n".join(lines[at:]), "\n".join([*lines[:at], *lines[at + 1 :]]), whole[: at * 9]):
+            assert {rank for one in said(text) for rank in one.culprits} <= {0, 2, 3, 7, 21}
+    odd = answer([{"AllReduce": 9}, {"AllReduce": None, "x": 10**30}])  # type: ignore[dict-item]
+    assert [one.culprits for one in of_json(odd)] == [()]

@@ -33,12 +33,10 @@ _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
 _HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
 _WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
-_SAME = re.compile(
-    r"\s*(\d+) ranks (?:have (?:launched up to operation (\d+)|status (\w+)|(not) launched)|reported (.+))"
-)
+_HAS = r"(?:have|has) (?:launched up to operation (?P<count>\d{1,18})|status (?P<status>\w+)|(?P<none>not) launched)"
+_SAME = re.compile(rf"\s*(?P<number>\d{{1,7}}) ranks (?:{_HAS}|reported (?P<error>.+))")
 _ONE = re.compile(
-    r"\s*Rank (?P<rank>\d{1,10})(?: has (?:launched up to operation (?P<count>\d+)|status (?P<status>\w+)|(?P<none>not)"
-    rf" launched any operations)| reported (?P<error>.{{1,80}}?)(?= -- |$))?{_MEMBER}"
+    rf"\s*Rank (?P<rank>\d{{1,7}})\b(?: {_HAS}(?: any operations)?| reported (?P<error>.{{1,80}}?)(?= -- |$))?{_MEMBER}"
 )
 _TABLE, _MISSING = "Comms     Nodes", "Missing communicator data from"
 _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
@@ -50,16 +48,16 @@ _OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
     r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|"event"\s*:\s*"(?P<event>PEER_DEAD)"|'
-    r'(?:"rank"\s*:\s*(?P<rank>\d{1,9}),\s*)?"host"\s*:\s*"(?P<host>[^"]{1,80})",\s*"pid"\s*:\s*(?P<pid>\d{1,9})|'
+    r'(?:"rank"\s*:\s*(?P<rank>\d{1,7}),\s*)?"host"\s*:\s*"(?P<host>[^"]{1,80})",\s*"pid"\s*:\s*(?P<pid>\d{1,9})|'
     r'"status"\s*:\s*\{(?P<status>[^{}]*)\}|"collective_counts"\s*:\s*\{(?P<counts>[^{}]*)\}'
 )
-_PAIR = re.compile(r'"(\w+)"\s*:\s*(\w+)')
+_PAIR = re.compile(r'"(\w{1,40})"\s*:\s*(\w{1,18})\b')
 _ERRORS = {
     "1": "Unhandled CUDA error", "2": "Unhandled system error", "3": "Internal error", "4": "Invalid argument",
     "5": "Invalid usage", "6": "Remote process exited or there was a network error",
 }  # fmt: skip
 _CAUSES = {"CUDA": "cuda-error", "system": "network", "Remote": "process-died"}
-_STATUS = "status"
+_STATUS, _ERROR = "status", "error"
 _AGAIN = ". A job that runs looks so, too: a second answer of RAS (`ncclras`) tells whether it stays so; give both"
 _LOOK = "take the stack of that process (`py-spy dump`): it says where it is"
 _ENDED = "see the end of its own log, and `dmesg` of its host; `ps -o stat PID` there shows whether it is stopped"
@@ -129,7 +127,7 @@ class Reader:
         """Of the table: how many communicators, of how many ranks each, and their status."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
-        self._what = self._value = self._kind = ""
+        self._what, self._last = "", ("", "")
         self._is_dead = False
         self._open, self.source = 0, ""
 
@@ -161,31 +159,33 @@ class Reader:
         elif self._comm is None:
             return _TABLE in text
         elif _MISSING in text:
-            self._what = "missing"
+            self._what, self._last = "missing", ("", "")
         elif found := _LISTED.match(text):
             self._comm.missing += [Member(int(one)) for one in re.findall(r"\d+", found[1])[:_MOST]]
         elif found := _WHAT.match(text):
-            self._what = found[1].replace("collective operation", "collective")
+            self._what, self._last = found[1].replace("collective operation", "collective"), ("", "")
         elif found := _SAME.match(text):
-            self._value = found[2] or found[3] or ("0" if found[4] else found[5])
-            self._kind = "error" if found[5] else ""
-            if not found[5]:
-                self._comm.put(self._what, self._value, int(found[1]))
+            self._values(self._comm, found, int(found["number"]))
         elif found := _ONE.match(text):
-            self._one(self._comm, found)
+            member = Member(int(found["rank"]), found["pid"] or "", found["host"] or "")
+            self._values(self._comm, found, 1, member)
         else:
             return False
         return True
 
-    def _one(self, comm: _Comm, found: re.Match[str]) -> None:
-        member = Member(int(found["rank"]), found["pid"] or "", found["host"] or "")
-        own = found["count"] or found["status"] or ("0" if found["none"] else "")
-        if found["error"] or (self._kind == "error" and not own):
-            comm.errors[found["error"] or self._value].append(member)
-        elif self._what == "missing":
-            comm.missing.append(member)
-        elif own or self._value:
-            comm.put(self._what, own or self._value, 1, member)
+    def _values(self, comm: _Comm, found: re.Match[str], number: int, *members: Member) -> None:
+        """Take what ranks have; a rank that has nothing of its own has what the line above says of several."""
+        own = found["count"] or found["status"] or found["error"] or ("0" if found["none"] else "")
+        if own:
+            is_named = self._what not in ("", "missing", _STATUS)
+            count = self._what if is_named else "collective"
+            self._last = (_STATUS if found["status"] else _ERROR if found["error"] else count), own
+        if not own and self._what == "missing":
+            comm.missing += members
+        elif self._last[0] == _ERROR:
+            comm.errors[self._last[1]] += members
+        elif self._last[0]:
+            comm.put(*self._last, number, *members)
 
     def _next(self) -> None:
         if not self._answers or self._answers[-1] or self._rows:
@@ -197,7 +197,7 @@ class Reader:
         if not self._answers:
             self._answers.append({})
         self._comm = self._answers[-1].setdefault(name, _Comm(name))
-        self._what = self._value = self._kind = ""
+        self._what, self._last = "", ("", "")
 
     def json(self, text: str, source: str) -> None:
         """Take a document, or several, whole or cut."""
@@ -227,7 +227,8 @@ class Reader:
         told = dict(_PAIR.findall(found["status"] or found["counts"]))
         if found["counts"]:
             for what, value in told.items():
-                comm.put(what, value, 1, member)
+                if value.isdecimal():
+                    comm.put(what, value, 1, member)
         elif kind == "missing_ranks":
             if told.get("unresponsive") == "true" or told.get("considered_dead") == "true":
                 comm.missing.append(member)
@@ -266,7 +267,7 @@ class Reader:
     def _world(self, comms: Sequence[_Comm]) -> _Comm | None:
         """Return the communicator whose ranks are the job's: the only one of the largest size."""
         sizes = [size for number, size, _ in self._rows for _ in range(min(number, 2))] or [one.size for one in comms]
-        first = [one for one in comms if one.size == max(sizes, default=0) or one.name.startswith("#0-")]
+        first = [one for one in comms if one.name.startswith("#0-") or 0 < one.size == max(sizes)]
         if len(first) != 1 or sizes.count(max(sizes)) > 1:
             return None
         first[0].size = max(sizes)

@@ -32,7 +32,7 @@ _RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))
 _ATTACHED = re.compile(r"(?:Attaching to (?:program: .*, )?process |\(?gdb\S* .*(?:-p|--pid)[ =]?)(\d{1,9})\b")
 _GDB = re.compile(r"(?:\(\S*gdb\) )?Thread (\d{1,9}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,9})\)?.*\):?$")
 _GDB_FRAME = re.compile(r"#(\d{1,4}) +(?:0x[0-9a-f]+ in )?(?:\(anonymous namespace\)::)?([^(]*?) ?\(")
-_PAGER = "--Type <"
+_PAGER = ("--Type <", "---Type <")
 _SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r"(?: {3,4}|\t ?)(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")

@@ -300,7 +300,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         ranks["culprits"], processes = tuple(int(task.rpartition(":")[2]) for task in tasks), tuple(tasks)
     if phrase.weight in (WAITS, FOLLOWS) and not ranks["waits"]:
         ranks["waits"] = (by,)
-    if values.get("mine") == str(by):  # so its group begins as the job does
+    if "theirs" in values and values["mine"] == str(by):  # so its group begins as the job does
         ranks["culprits"] = ranks_in(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}

@@ -66,7 +66,8 @@ _FOLLOWS = (
     "timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe", "dump signal",
     "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
     "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
-    "remote process exited", "got signal: 15", "function error: hccl", "hccl api failed", "acl api failed",
+    "remote process exited", "got signal: 15", "function error: hccl", "hccl error in", "hccl api failed",
+    "acl api failed",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
 _FATAL = (
