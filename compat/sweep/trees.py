@@ -49,7 +49,7 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     known = {known for _, _, known in released}
     if digest not in known:
         each = [it for it in map(_all_released, zip(targets)) if it]
-        released = max(each, key=partial(_alike, source), default=released)
+        released = max(each, key=partial(_alike, source)) if each[1:] else released
         digest = _nearest(fix, released[-1][0], source, {known for _, _, known in released}) or released[-1][2]
     target, version, _ = [it for it in released if it[2] == digest][-1]
     beside = getattr(scene.of(fix), "BESIDE", {}).get(target.upstream, ())

@@ -142,13 +142,20 @@ def text(every: list[Came]) -> str:
         f"packs whole**: the same bytes but for lines of ours, and the wheel's own after `revert`. {wrong} gave "
         "anything else."
     )
-    rows = [
-        (f"{one.repository} `{one.path}`", f"`{one.commit[:9]}`", f"`{one.sha256[:12]}`", f"{one.name} {one.version}",
-         str(it.functions), str(it.texts), it.what)
-        for it in sorted(taken) for one in [it.source]
+    names = sorted({it.source.repository for it in taken})
+    sums = [_sums(name, [it for it in taken if it.source.repository == name]) for name in names]
+    others = [
+        (f"{it.source.repository} `{it.source.path}`", f"{it.source.name} {it.source.version}", it.what)
+        for it in sorted(taken) if it.what != "whole"
     ]  # fmt: skip
-    columns = ("patch", "commit", "sha256", "release", "functions", "other lines", "became")
-    return f"{head}\n\n{table(columns, rows)}"
+    by_source = table(("repository", "patches", "whole", "functions", "other lines"), sums)
+    listed = "`tests/tried/patches.json` names each, with its commit and digest. Those that did not become one:"
+    return f"{head}\n\n{by_source}\n\n{listed}\n\n{table(('patch', 'release', 'became'), others)}"
+
+
+def _sums(name: str, every: list[Came]) -> tuple[str, ...]:
+    numbers = len(every), sum(it.what == "whole" for it in every), *(sum(it[at] for it in every) for at in (2, 3))
+    return (name, *map(str, numbers))
 
 
 def main() -> int:

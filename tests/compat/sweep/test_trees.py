@@ -16,6 +16,7 @@ _SUMS = "_allreduce_non_tensor_model_parallel_grads"
 @pytest.fixture(autouse=True)
 def _no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "unpacked", lambda project, version: Path(project, version))
+    monkeypatch.setattr(trees, "_alike", lambda source, released: released[-1][1] == "4.6.0")
 
 
 def where(source: sources.Source, text: str = "") -> tuple[str, str]:
@@ -44,6 +45,20 @@ def test_an_unknown_one_with_the_feature_plays_where_it_may_be() -> None:
     edits = [f"{head}        print({word})\n" for word in ("1", "merged_lora_context")]
     found = [where(old, old.data.decode().replace(head, edit, 1))[1] for edit in edits]
     assert found == ["verl/0.7.0", "verl/0.9.1"], "0.7.0 cannot merge"
+
+
+def test_of_several_files_it_plays_in_the_one_that_is_most_like_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(trees, "unpacked", lambda project, version: tmp_path)
+    text = "class MeanMetric:\n    def compute(self):\n        pass\n"
+    for file, more in ("swift/metrics/utils.py", "import a\n"), ("swift/plugin/metric.py", "import b\n"):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True)
+        path.write_text(more)
+    for more, file in ("import a\n", "swift/metrics/utils.py"), ("import b\n", "swift/plugin/metric.py"):
+        assert trees.closest("mean-metric-dtype", Source(more + text, "MeanMetric.compute"))[0].file == file
 
 
 def test_a_function_that_depends_on_another_plays_beside_a_wrong_one() -> None:
