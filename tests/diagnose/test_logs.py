@@ -400,6 +400,8 @@ def test_a_heading_says_the_rank(heading: str) -> None:
     block = 'Process 7: python\nThread 7 (idle): "MainThread"\n    f (x.py:3)\n\n'
     assert [*read("".join(f"{heading.format(rank)}\n{block}" for rank in (5, 6)))] == [5, 6]
     assert [*read(f"step {heading.format(5)}\n{block}")] == [NOBODY], "it begins with that"
+    for line in ("rank 3 is slow", "Rank 1 -- GPU 0 managed by process 6 on node h", "rank 3: step 7 of 9"):
+        assert NOBODY in read(f"{line}\n{block}"), "a sentence is no heading"
 
 
 def test_lines_within_json_are_each_of_who_says_them() -> None:

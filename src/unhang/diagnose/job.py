@@ -68,7 +68,7 @@ def merged(told: Iterable[Told]) -> Job:
         for part in one.parts:
             number = _number(part, one)
             if number is None:
-                is_alone = all(it.rank < 0 for it in one.parts) and one.file not in speak
+                is_alone = all(it.rank < 0 for it in one.parts) and (one.file not in speak or bool(part.name))
                 if is_alone and not dumps and _taken_by(part) is not None:
                     names[-2 - len(names)] = _named(part.name, one.file, files[part.name])
                     parts[min(names)].append(_numbered(part, min(names)))

@@ -40,7 +40,7 @@ _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 _SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
 _ABOVE = re.compile(
     r"\W*(?:(?:(?:pid|process|host|hostname|node)\W{1,3})?[\w.-]{0,60}\d[\w.-]{0,60}\W{1,3}){0,2}(?:global[ _])?"
-    r"rank\W{0,3}(\d{1,7})\b", re.IGNORECASE
+    r"rank\W{0,3}(\d{1,7})\b(?=[\W_]*$|\s*[(\[,]|[\W_]*(?:pid|host|node|process|on)\b)", re.IGNORECASE
 )  # fmt: skip
 """A line above the stacks of a process, with nothing between them but empty lines."""
 _UNSAID = re.compile(rb"\s*(?:\x1b\[[\d;]*m)*(?:Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!|Fatal Python error: .{1,60})?\s*$")
@@ -227,7 +227,8 @@ class _Log:
         """Take the line before one that is taken, and the last one that says something: loggers write the time above a
         traceback, and people the rank above stacks.
         """
-        self._above = above
+        speaker, said = log_prefixes.of(above)
+        self._above = said if speaker.rank is None else ""  # a line of torch's is no heading
         self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)
 
     def line(self, line: str, source: str) -> None:

@@ -50,13 +50,16 @@ PYTHON, LOCK = "python", "lock"
 _CALLS = r"(?:_?all_?reduce|_?all_?gather|all_?to_?all|alltoall|barrier|broadcast|gather|reduce|recv|scatter|send)\w*"
 _NATIVE = tuple((kind, re.compile(pattern, flags)) for kind, pattern, flags in (
     (DEVICE, r"(?:cuda|cu|hip|musa|acl(?:rt)?)(?:Stream|Device|Ctx|Event)?(?:Synchronize|Memcpy|Memset|Launch|Free|"
-     r"Malloc|HostAlloc|MemFree|MemAlloc|MemHost)\w*$|.*::_local_scalar_dense_(?:cuda|npu)$", 0),
-    (SET_UP, r"p?ncclComm(?:Init|Split)\w*$|HcclCommInit\w*$|c10d::NCCLComm::(?:create|split)\w*$|"
+     r"Init|Malloc|HostAlloc|MemFree|MemAlloc|MemHost|SetDevice|GetDeviceCount|PrimaryCtxRetain|ModuleLoad)\w*$|"
+     r".*::_local_scalar_dense_(?:cuda|npu)$", 0),
+    (SET_UP, r"p?ncclComm(?:Init|Split)\w*$|bootstrap\w+$|initTransportsRank$|c10d::NCCLComm::(?:create|split)\w*$|"
+     r"HcclCommInit\w*$|P?MPI_Init\w*$|"
      r"c10d::ProcessGroup[NH]CCL::(?:init|get|create|broadcastUnique)\w*(?:Comm|ID)\w*$", re.IGNORECASE),
     (ENDS, r"p?ncclComm(?:Abort|Destroy|Finalize|Revoke)$|c10d::NCCLComm::abort$|"
      r"c10d::ProcessGroup\w+::(?:abort\w*|shutdown|~\w+)$", 0),
-    (COLLECTIVE, rf"c10d::ProcessGroup\w*::(?:\w*Work::wait|{_CALLS})$|c10d::Work::wait$|gloo::{_CALLS}$|"
-     rf"gloo::.*::wait(?:Recv|Send)$|P?MPI_{_CALLS}$|p?nccl(?:{_CALLS}|GroupEnd\w*)$|hccl{_CALLS}$", re.IGNORECASE),
+    (COLLECTIVE, rf"c10d::ProcessGroup\w*::(?:\w*Work\w*::(?:wait|synchronize)\w*|{_CALLS})$|c10d::Work::wait$|"
+     rf"gloo::(?:.*::wait(?:Recv|Send)|{_CALLS})$|P?MPI_\w+$|p?nccl(?:{_CALLS}|GroupEnd\w*)$|hccl{_CALLS}$",
+     re.IGNORECASE),
     (STORE, r"c10d::\w*Store::\w+$", 0),
     (ALLOCATOR, r".*CachingAllocator::.*", 0),
     (PYTHON, r"take_gil$|PyGILState_Ensure$|PyEval_(?:Acquire|Restore)\w+$", 0),
@@ -108,6 +111,7 @@ class Collector:
         self._pid = ""
         self._titles: dict[str, str] = {}
         self._thread: Thread | None = None
+        self._last: Thread | None = None
         self._is_gdb = False
         self._traceback: list[Frame] = []
         self.in_traceback = False
@@ -151,7 +155,7 @@ class Collector:
     def _of_fault(self, key: str) -> None:
         """Begin another process, or an earlier one anew, if the last thread was a main one: CPython ends with that."""
         own = self.processes.get(self._pid, {}) if not self._pid.isdecimal() else {}
-        last = self._thread or next(reversed([*own.values()]), None)
+        last = self._last
         is_over = last is not None and last.idle is None and last.frames and last.frames[-1].function == "<module>"
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
         if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
@@ -206,7 +210,7 @@ class Collector:
 
     def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
         threads = self.processes.setdefault(self._pid, {}) if len(self.processes) < _PROCESSES else {}
-        self._thread, self.in_traceback, self._is_gdb = thread, False, False
+        self._thread, self._last, self.in_traceback, self._is_gdb = thread, thread, False, False
         if first:  # what the process was at when it wrote this, so no other thread is taken for the main one
             thread.name = MAIN
             self.processes[self._pid] = {key: thread, **threads}

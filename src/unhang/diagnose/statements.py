@@ -118,7 +118,7 @@ class _Awaited:
 
     def __init__(self, said: Sequence[tuple[Mapping[str, str], int]]) -> None:
         told = [(values, by) for values, by in said if "awaited" in values]
-        self._ranks = {_member(values, "mine"): by for values, by in told if by != SPEAKER}
+        self._known = {_member(values, "mine"): by for values, by in told if by != SPEAKER and "mine" in values}
         self._waiting = {_member(values, "mine") for values, _ in told}
         self._speak = {str(by) for _, by in told}
 
@@ -131,11 +131,22 @@ class _Awaited:
         one, number = _member(values, "awaited"), values["awaited"]
         size = f" of {values['all']}" if "all" in values else ""
         words = f"rank {number} of its group{size}{f' ({one[0]})' if one[0] else ''}"
-        if (rank := self._ranks.get(one)) is not None and str(rank) != number:
+        rank = self._rank(*one)
+        if rank is not None and str(rank) != number:
             words = f"rank {rank}, which is {words}"
         if one in self._waiting or (rank is None and number in self._speak):
             return {**values, "awaited": f"{words}, which waits itself"}
         return {**values, "awaited": words, "culprits": number if rank is None else str(rank)}
+
+    def _rank(self, group: str, number: str) -> int | None:
+        """Return the job's rank of a group's: told, or on the line of two or more that are told; else None."""
+        known = sorted((int(mine), by) for (name, mine), by in self._known.items() if name == group)
+        if len(known) > 1:
+            (first, begin), (last, end) = known[0], known[-1]
+            step = (end - begin) // (last - first)
+            if step > 0 and all(by == begin + step * (mine - first) for mine, by in known):
+                return max(begin + step * (int(number) - first), 0)
+        return self._known.get((group, number))
 
 
 def _member(values: Mapping[str, str], name: str) -> tuple[str, str]:
