@@ -61,7 +61,7 @@ def said(text: str) -> list[Statement]:
 
 def of_json(*answers: Any, indent: int | None = 2) -> list[Statement]:
     text = "\n".join(json.dumps(one, indent=indent) for one in answers)
-    return [it for one in ras.read(io.BytesIO(text.encode()), "ras.json") for it in one.statements]  # type: ignore[arg-type]
+    return [it for one in ras.read(io.BytesIO(text.encode()), "ras.json") for it in one.statements]
 
 
 def answer(*comms: list[dict[str, int] | None], hash_of: str = "0xa") -> dict[str, Any]:
@@ -83,6 +83,7 @@ def answer(*comms: list[dict[str, int] | None], hash_of: str = "0xa") -> dict[st
     [
         (TABLE + SIX_BEHIND.format(top=6655), (0, 2, 7), 3, "up to 6649, 26 up to 6655"),
         ((TABLE + SIX_BEHIND.format(top=6650)) * 2, (0, 2, 7), 3, "behind"),
+        (SIX_BEHIND.format(top=6650) * 2, (0, 2, 7), 3, "6 ranks have launched collective up to 6649"),
         (SILENT, (21,), 1, "no answer from rank 21 (pid 3487984 on 10.0.0.3)"),
         (DEAD, (21,), 1, "RAS calls rank 21 (pid 3487984 on 10.0.0.3) dead"),
         (GROUPS, (), 1, "rank 3 of its communicator (pid 77 on 10.0.0.9) behind"),
@@ -115,6 +116,7 @@ def test_it_says_who_is_behind_or_does_not_answer(
     [
         (TABLE + SIX_BEHIND.format(top=6650), "a second answer"),
         (TABLE + SIX_BEHIND.format(top=6655) + TABLE + SIX_BEHIND.format(top=6700), "the job goes on"),
+        (SIX_BEHIND.format(top=6655) + SIX_BEHIND.format(top=6700), "the job goes on"),
         (TABLE.replace("MISMATCH", "      OK"), "acquits nobody"),
         ("#0-0 (9e) MISMATCH\n  Communicator ranks have different status\n  26 ranks have status NOCOMM\n"
          "  4 ranks have status RUNNING\n  Rank 0 -- GPU 0 managed by process 5 on node h\n", "26 NOCOMM, 4 RUNNING"),
@@ -145,7 +147,7 @@ def test_a_document_is_read_whole_compact_and_cut() -> None:
         ]
     text = json.dumps(late, indent=2)
     cut = text[: text.index('"missing_ranks": [')]
-    (part,) = ras.read(io.BytesIO(f"SERVER PROTOCOL 2\nOK\n{cut}".encode()), "ras.json")  # type: ignore[arg-type]
+    (part,) = ras.read(io.BytesIO(f"SERVER PROTOCOL 2\nOK\n{cut}".encode()), "ras.json")
     assert [one.culprits for one in part.statements] == [(2,)]
     with pytest.raises(ValueError, match="not an answer"):
         of_json({"communicators": 1})

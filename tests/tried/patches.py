@@ -154,7 +154,8 @@ def text(every: list[Came]) -> str:
 
 
 def _sums(name: str, every: list[Came]) -> tuple[str, ...]:
-    numbers = len(every), sum(it.what == "whole" for it in every), *(sum(it[at] for it in every) for at in (2, 3))
+    whole = sum(it.what == "whole" for it in every)
+    numbers = len(every), whole, sum(it.functions for it in every), sum(it.texts for it in every)
     return (name, *map(str, numbers))
 
 

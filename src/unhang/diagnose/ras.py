@@ -31,7 +31,7 @@ _MEMBER = (
 )
 _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
-_HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
+_HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (INCOMPLETE|ERROR|MISMATCH)")
 _WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
 _HAS = r"(?:have|has) (?:launched up to operation (?P<count>\d{1,18})|status (?P<status>\w+)|(?P<none>not) launched)"
 _SAME = re.compile(rf"\s*(?P<number>\d{{1,7}}) ranks (?:{_HAS}|reported (?P<error>.+))")
@@ -127,6 +127,8 @@ class Reader:
         """Of the table: how many communicators, of how many ranks each, and their status."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
+        self._heads: set[str] = set()
+        """The headings of the last answer."""
         self._what, self._last = "", ("", "")
         self._is_dead = False
         self._open, self.source = 0, ""
@@ -151,6 +153,9 @@ class Reader:
         elif found := _ROW.match(text):
             self._rows.append((int(found[1]), int(found[2]), found[3]))
         elif found := _HEAD.match(text):
+            if found[0] in self._heads:  # an answer has each once: this is the next one, pasted without its head
+                self._next()
+            self._heads.add(found[0])
             self._begin(f"#{found[1]}-{found[2]}")
         elif found := _PROCESS.match(text):
             self._lost[Member(None, found["pid"], found["host"])] = bool(found["dead"]) or self._is_dead
@@ -191,6 +196,7 @@ class Reader:
         if not self._answers or self._answers[-1] or self._rows:
             self._answers.append({})
             self._lost, self._rows = {}, []
+        self._heads = set()
         self._comm, self._is_dead = None, False
 
     def _begin(self, name: str) -> None:
