@@ -71,6 +71,7 @@ _NO_RANK = (
     ("multiprocessing/resource_tracker.py", "main"),
     ("multiprocessing/forkserver.py", "main"),
     ("torch/utils/data/_utils/worker.py", "_worker_loop"),
+    ("torchdata/stateful_dataloader/worker.py", "_worker_loop"),
     ("torch/_inductor/compile_worker/__main__.py", "main"),
     ("torch/_inductor/compile_worker/subproc_pool.py", "main"),
     ("torch/distributed/launcher/api.py", "launch_agent"),
