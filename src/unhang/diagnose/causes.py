@@ -9,7 +9,7 @@ from unhang.diagnose import who
 from unhang.diagnose.evidence import SPEAKER, spoken
 from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
 from unhang.diagnose.statements import is_known, place, weighed
-from unhang.diagnose.where import is_received, is_told_what_to_do
+from unhang.diagnose.where import is_held_by_its_own, is_received, is_told_what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -180,7 +180,8 @@ def _of_calls(facts: Facts) -> Iterator[Cause]:
     """Yield that all processes wait for others by their stacks, but those of Ray's that wait for the others' work."""
     job, calls = facts.job, facts.calls
     others = {number: call for number, call in calls.items() if not is_told_what_to_do(job.ranks[number])}
-    if others and all(others.values()) and not facts.goes_on:
+    is_own = others and all(is_held_by_its_own(job.ranks[number]) for number in others)
+    if others and all(others.values()) and not is_own and not facts.goes_on:
         is_sent = all(is_received(job.ranks[number]) for number in others)
         who_else = "its sender, such as the stage before, did not send" if is_sent else "who is to come there did not"
         places = "; ".join([*dict.fromkeys(others.values())][:_SHOWN])

@@ -182,6 +182,12 @@ def _native(stack: Stack) -> str:
     return f"{kinds[inner]}: {_NATIVE[inner]}{more}"
 
 
+def is_held_by_its_own(rank: Rank) -> bool:
+    """Return whether a rank waits for a lock of its own process: no peer explains that."""
+    native = waiting_stack(rank).native
+    return bool(native) and stacks.native(native[0]) in (stacks.LOCK, stacks.PYTHON)
+
+
 def waiting_stack(rank: Rank) -> Stack:
     """Return the stack in which a rank waits: one in a collective, else that of its main thread."""
     return min(rank.stacks, key=lambda one: (not _is_in_call(one), one.thread != MAIN))
