@@ -14,11 +14,12 @@ from unhang.compat.sweep import as_written, clones, sources
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
-    """An empty index, which unhang asks instead of the real one."""
+    """An empty index, which unhang asks instead of the real one. What its wheels have is judged by its text."""
     pytest.importorskip("pypi_simple")
     with fake_index.serving(FakeIndex()) as served:
         monkeypatch.setenv("UNHANG_INDEX", served.url)
         monkeypatch.setattr(index, "_RETRIES", 0)
+        monkeypatch.setattr(scenes, "run", fake_scenes.run)
         yield served
 
 
@@ -29,7 +30,6 @@ def fake(served: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> FakeIndex:
     monkeypatch.setattr(as_written, "pulls", list)
     rows: list[dict[str, str]] = []
     monkeypatch.setattr(sources, "decisions", lambda: rows)
-    monkeypatch.setattr(scenes, "run", fake_scenes.run)
     for variable in (*clones.variables().values(), "UNHANG_WHEELS"):
         monkeypatch.delenv(variable, raising=False)
     served.add("megatron-core", "0.17.0", {PARALLEL: AFFECTED})
