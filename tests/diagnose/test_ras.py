@@ -115,6 +115,7 @@ def test_it_says_who_is_behind_or_does_not_answer(
     ("text", "words"),
     [
         (TABLE + SIX_BEHIND.format(top=6650), "a second answer"),
+        (TABLE, "RAS shows MISMATCH, and what is given of its answer does not say of whom"),
         (TABLE + SIX_BEHIND.format(top=6655) + TABLE + SIX_BEHIND.format(top=6700), "the job goes on"),
         (SIX_BEHIND.format(top=6655) + SIX_BEHIND.format(top=6700), "the job goes on"),
         (TABLE.replace("MISMATCH", "      OK"), "acquits nobody"),

@@ -62,6 +62,8 @@ _AGAIN = ". A job that runs looks so, too: a second answer of RAS (`ncclras`) te
 _LOOK = "take the stack of that process (`py-spy dump`): it says where it is"
 _ENDED = "see the end of its own log, and `dmesg` of its host; `ps -o stat PID` there shows whether it is stopped"
 _SET_UP = "RAS shows communicators that are being set up (INIT): a rank of theirs has not come"
+_WRONG = {"INCOMPLETE", "MISMATCH", "ERROR", "ABORT"}
+_UNNAMED = "RAS shows {}, and what is given of its answer does not say of whom: give all of it, or `ncclras -v`"
 _IN_ORDER = "RAS shows nothing wrong, which acquits nobody: it counts what hosts launch, not what devices have done"
 
 
@@ -124,11 +126,11 @@ class Reader:
         self._lost: dict[Member, bool] = {}
         """Processes that do not answer, and whether RAS calls them dead."""
         self._rows: list[tuple[int, int, str]] = []
-        """Of the table: how many communicators, of how many ranks each, and their status."""
+        """Of the table: how many communicators, of how many ranks each, and their status and errors."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
-        self._heads: set[str] = set()
-        """The headings of the last answer."""
+        self._heads: set[tuple[str, str]] = set()
+        """The headings of the last answer, each with its last word."""
         self._what, self._last = "", ("", "")
         self._is_dead = False
         self._open, self.source = 0, ""
@@ -151,11 +153,11 @@ class Reader:
         elif found := _OURS.match(text):
             self._ranks[found[2]] = int(found[1])
         elif found := _ROW.match(text):
-            self._rows.append((int(found[1]), int(found[2]), found[3]))
+            self._rows.append((int(found[1]), int(found[2]), f"{found[3]},{found[4]}"))
         elif found := _HEAD.match(text):
-            if found[0] in self._heads:  # an answer has each once: this is the next one, pasted without its head
+            if (found[0], found[4]) in self._heads:  # an answer has each once: this is the next one, pasted without its head
                 self._next()
-            self._heads.add(found[0])
+            self._heads.add((found[0], found[4]))
             self._begin(f"#{found[1]}-{found[2]}")
         elif found := _PROCESS.match(text):
             self._lost[Member(None, found["pid"], found["host"])] = bool(found["dead"]) or self._is_dead
@@ -266,8 +268,10 @@ class Reader:
             found += _reported(comm)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
-            found += [_note(_SET_UP)] * any("INIT" in status for _, _, status in self._rows)
-            found.append(_note(_IN_ORDER))
+            words = {word for _, _, told in self._rows for word in told.split(",")} | {one[1] for one in self._heads}
+            found += [_note(_SET_UP)] * ("INIT" in words)
+            wrong = ", ".join(sorted(words & _WRONG))
+            found.append(_note(_UNNAMED.format(wrong) if wrong else _IN_ORDER))
         yield from (one._replace(source=self.source) for one in found)
 
     def _world(self, comms: Sequence[_Comm]) -> _Comm | None:
