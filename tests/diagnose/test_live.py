@@ -134,7 +134,7 @@ def test_ras_tells_who_is_behind_without_py_spy(
     by_pid = {one.pid: one for one in collector.processes()}
     found = [one for one in collector.ranks([*by_pid.values()]) if one.world == "hung_1"]
     said = collector.asked(found, by_pid)["hung_1"].decode()
-    (rank,) = logs.read(io.BytesIO((said + said).encode()), "ras.txt")  # type: ignore[arg-type]
+    (rank,) = logs.read(io.BytesIO((said + said).encode()), "ras.txt")
     assert [one.culprits for one in rank.statements] == [(5,)], "twice the same: it is no race"
     assert collector.ras("127.0.0.1:1") == b""
     ras.text = "no RAS"
