@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def of_json(*answers: Any, indent: int | None = 2) -> list[Statement]:
     return [it for one in ras.read(io.BytesIO(text.encode()), "ras.json") for it in one.statements]
 
 
-def answer(*comms: list[dict[str, int] | None], hash_of: str = "0xa") -> dict[str, Any]:
+def answer(*comms: Sequence[Mapping[str, Any] | None], hash_of: str = "0xa") -> dict[str, Any]:
     """Return RAS's JSON of communicators, given what each of their ranks has launched; None: it does not answer."""
     return {"nccl_version": "2.29.1", "timestamp": "2026-01-01 00:00:00", "communicators": [
         {"hash": f"{hash_of}{at}", "size": len(counts), "ranks_count": len(counts), "ranks": [
@@ -176,5 +177,5 @@ def test_a_report_that_is_cut_anywhere_is_read_as_far_as_it_goes() -> None:
     for at in range(len(lines)):
         for text in ("\n".join(lines[at:]), "\n".join([*lines[:at], *lines[at + 1 :]]), whole[: at * 9]):
             assert {rank for one in said(text) for rank in one.culprits} <= {0, 2, 3, 7, 21}
-    odd = answer([{"AllReduce": 9}, {"AllReduce": None, "x": 10**30}])  # type: ignore[dict-item]
+    odd = answer([{"AllReduce": 9}, {"AllReduce": None, "x": 10**30}])
     assert [one.culprits for one in of_json(odd)] == [()]

@@ -45,7 +45,7 @@ PROCESS = "[ERROR] 2025-10-11-15:09:34 (PID:2969, Device:0, RankID:{rank}) ERR00
     ("said", "culprits"),
     [
         ([(25, 24, 101)], [24]),  # a rank of the group: its place in the job is not told
-        ([(25, 24, 101), (24, 23, 97)], [89 + 4]),  # 24 waits itself, and 23 is on the line of these two
+        ([(25, 24, 101), (24, 23, 97)], [23]),  # 24 waits itself, and of 23 nothing else is told
         ([(25, 24, 101), (24, 25, 97)], []),  # each waits for the other
         ([(25, 24, 25), (3, 25, 3)], [24]),  # the group is the job
     ],

@@ -155,7 +155,10 @@ class Reader:
         elif found := _ROW.match(text):
             self._rows.append((int(found[1]), int(found[2]), f"{found[3]},{found[4]}"))
         elif found := _HEAD.match(text):
-            if (found[0], found[4]) in self._heads:  # an answer has each once: this is the next one, pasted without its head
+            if (
+                found[0],
+                found[4],
+            ) in self._heads:  # an answer has each once: this is the next one, pasted without its head
                 self._next()
             self._heads.add((found[0], found[4]))
             self._begin(f"#{found[1]}-{found[2]}")

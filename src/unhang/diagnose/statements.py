@@ -121,6 +121,11 @@ class _Awaited:
         self._known = {_member(values, "mine"): by for values, by in told if by != SPEAKER and "mine" in values}
         self._waiting = {_member(values, "mine") for values, _ in told}
         self._speak = {str(by) for _, by in told}
+        self._groups: dict[str, set[str]] = {}
+        """The groups in which a rank of this number is awaited."""
+        for values, _ in told:
+            group, number = _member(values, "awaited")
+            self._groups.setdefault(number, set()).add(group)
 
     def named(self, values: dict[str, str]) -> dict[str, str]:
         """Return values whose culprit is the awaited rank, unless that one waits itself: the job's rank where the lines
@@ -131,22 +136,14 @@ class _Awaited:
         one, number = _member(values, "awaited"), values["awaited"]
         size = f" of {values['all']}" if "all" in values else ""
         words = f"rank {number} of its group{size}{f' ({one[0]})' if one[0] else ''}"
-        rank = self._rank(*one)
+        rank = self._known.get(one)
         if rank is not None and str(rank) != number:
             words = f"rank {rank}, which is {words}"
-        if one in self._waiting or (rank is None and number in self._speak):
+        if one in self._waiting:
             return {**values, "awaited": f"{words}, which waits itself"}
+        if rank is None and (number in self._speak or len(self._groups[number]) > 1):  # another one has that number
+            return {**values, "awaited": words}
         return {**values, "awaited": words, "culprits": number if rank is None else str(rank)}
-
-    def _rank(self, group: str, number: str) -> int | None:
-        """Return the job's rank of a group's: told, or on the line of two or more that are told; else None."""
-        known = sorted((int(mine), by) for (name, mine), by in self._known.items() if name == group)
-        if len(known) > 1:
-            (first, begin), (last, end) = known[0], known[-1]
-            step = (end - begin) // (last - first)
-            if step > 0 and all(by == begin + step * (mine - first) for mine, by in known):
-                return max(begin + step * (int(number) - first), 0)
-        return self._known.get((group, number))
 
 
 def _member(values: Mapping[str, str], name: str) -> tuple[str, str]:
