@@ -87,7 +87,7 @@ def test_a_hang_is_shown_on_the_users_topology_and_gone_when_patched(site: Path,
     assert cli.tree(site) == before
     (line,) = ran.json["results"]
     assert (ran.code, line["answer"]) == (1, "proven"), ran.out
-    assert "group 16-30 by 2" in line["untouched"]["detail"]
+    assert "(16 ranks) in place of your 32" in line["detail"]
     assert REDUCE in line["untouched"]["detail"]
 
     ran = prove(*where, "--tp", "2", "--pp", "2", "--world-size", "32")

@@ -255,13 +255,14 @@ def test_no_defect_is_never_said_of_a_function_that_an_edit_breaks(base: Base) -
 @pytest.mark.slow
 def test_eight_in_ten_of_the_edits_that_undo_a_fix_are_run(record_property: Callable[[str, object], None]) -> None:
     every = [edit for base in BASES if not scene.of(base.fix) for edit in undoing(base)]
-    assert len(every) > 30
+    assert len(every) > 20
     ran = [breaks(edit) for edit in chosen(every, 10)]
     assert sum(ran) >= 0.8 * len(ran)
     record_property("figure", f"Of {len(ran)} edits that undo a fix, {sum(ran)} were run, and none was judged right.")
 
 
-MTP = Target("mtp-cp-deadlock", "verl", "verl/workers/engine/megatron/transformer_impl.py", ENGINE)
+EXPERTS = "TEGroupedMLP.forward"
+EMPTY = Target("empty-expert-hang", "megatron-core", "megatron/core/transformer/moe/experts.py", EXPERTS)
 HOSTILE = {
     "while True: pass": "does not return within 1 s",
     "import time; time.sleep(99)": "does not return within 1 s",
@@ -281,7 +282,7 @@ HOSTILE = {
     "import torch": "torch",
     "import verl.utils": "verl",
     "import threading; threading.Thread(target=print).start()": "",
-    "self.forward_backward_batch = None; f = lambda: f(); f()": "RecursionError",
+    "self.forward = None; f = lambda: f(); f()": "RecursionError",
     "bytearray(1 << 40)": "MemoryError",
     "print('x' * 10**6)": "",
     "import sys; sys.stdout.write('{}'); sys.__stdout__.flush()": "",
@@ -296,8 +297,8 @@ HOSTILE = {
 def test_code_that_misbehaves_is_not_run_and_harms_nobody(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "does not return" in HOSTILE[body]:  # the others end by themselves, on a slow machine later
         monkeypatch.setattr(shows, "EACH_S", 1)
-    owner, _, name = ENGINE.partition(".")
-    shown = run(MTP, f"class {owner}:\n    def {name}(self, *_, **__):\n        {body}\n        return 1\n".encode())
+    owner, _, name = EXPERTS.partition(".")
+    shown = run(EMPTY, f"class {owner}:\n    def {name}(self, *_, **__):\n        {body}\n        return 1\n".encode())
     assert (shown.shows, shown.after) in {("not-run", "not-run"), ("defect", "not-run")}
     assert HOSTILE[body] in shown.why
     assert shown.shows == "not-run" or not HOSTILE[body], shown

@@ -20,7 +20,6 @@ PARTS = (
     "patches/{id}/manifest.json",
     "patches/{id}/page.md",
     "codemods/{module}.py",
-    "compat/endstates/{module}.py",
     "compat/data/{id}.json",
     "src/unhang/prove/fixes/{module}.py",
     "tests/fixes/test_{module}.py",
