@@ -54,15 +54,15 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     target, version, _ = [it for it in released if it[2] == digest][-1]
     beside = getattr(scene.of(fix), "BESIDE", {}).get(target.upstream, ())
     return target, [
-        unpacked(_project(target.upstream), version),
-        *(unpacked(_project(upstream), _newest(upstream)) for upstream in beside),
+        unpacked(project_of(target.upstream), version),
+        *(unpacked(project_of(upstream), _newest(upstream)) for upstream in beside),
     ]
 
 
 def _alike(source: Source, released: Sequence[tuple[Target, str, str]]) -> int:
     """Return how many lines the file of a source has in common with that of the last release."""
     target, version, _ = released[-1]
-    text = (unpacked(_project(target.upstream), version) / target.file).read_text(encoding="utf-8")
+    text = (unpacked(project_of(target.upstream), version) / target.file).read_text(encoding="utf-8")
     return len({*text.splitlines()} & {*source.text.splitlines()})
 
 
@@ -73,7 +73,7 @@ def _all_released(targets: Sequence[Target]) -> list[tuple[Target, str, str]]:
 def _released(target: Target) -> list[tuple[str, str]]:
     """Return the releases that have a function in their wheel, with its shape in each: the final ones last, by age."""
     found = []
-    project = _project(target.upstream)
+    project = project_of(target.upstream)
     needs = [others for others in ((target.depends_on,) if target.depends_on else (), target.only_with) if others]
     for version, release in catalog.releases_of(target.fix, target.upstream).items():
         digest = release.shapes.get(target.place)
@@ -108,7 +108,8 @@ def _nearest(fix: str, target: Target, source: Source, known: set[str]) -> str:
     return found.shape if found else ""
 
 
-def _project(upstream: str) -> str:
+def project_of(upstream: str) -> str:
+    """Return the project whose wheels have an upstream: megatron-core for megatron-lm."""
     return next(name for name in upstreams.projects() if upstream in upstreams.of_project(name))
 
 

@@ -14,7 +14,7 @@ from proofs import suite
 from support import interpreters, sources
 from support.edits import BREAKING, HARMLESS, UNDOING, edited, replaced
 from support.sources import Source
-from unhang.compat import upstreams
+from unhang.compat.sweep import trees
 from unhang.judge import scene, shows
 from unhang.judge.decide import Verdict, near
 from unhang.judge.findings import Finding
@@ -162,8 +162,7 @@ def run(target: Target, data: bytes, base: Base | None = None) -> Shown:
         after = None
     known = (target.fix, target.function, seen.shape) in table.shapes
     close = None if known else near(target, data, table, catalog.releases_of(target.fix, target.upstream))
-    projects = [name for name in upstreams.projects() if target.upstream in upstreams.of_project(name)]
-    root = str(suite.unpacked(projects[0], base.version)) if base and scene.of(base.fix) else ""
+    root = str(suite.unpacked(trees.project_of(target.upstream), base.version)) if base and scene.of(base.fix) else ""
     where = Installation(target.upstream, "1", root, "", "", "wheel", None, ())
     finding = Finding(where, target, seen, Verdict("drifted", nearest=close))
     return shows.run(finding, after, interpreters.with_torch() if root else "")

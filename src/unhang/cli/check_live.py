@@ -95,9 +95,9 @@ def run(options: argparse.Namespace, wanted: Request, told: Callable[[Request, S
 
 def _job(process: Process) -> _Job | None:
     """Return how a process was started; None if that cannot be told from here."""
-    proc = f"{'/proc'}/{process.pid}"
+    proc = f"/proc/{process.pid}"
     with suppress(OSError, ValueError):
-        if os.readlink(f"{proc}/ns/mnt") != os.readlink(f"{'/proc'}/self/ns/mnt"):
+        if os.readlink(f"{proc}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
             return None
         cwd, python = os.readlink(f"{proc}/cwd"), os.readlink(f"{proc}/exe")
         with open(f"{proc}/maps", encoding="utf-8", errors="replace") as maps:

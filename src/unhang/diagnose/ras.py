@@ -31,7 +31,7 @@ _MEMBER = (
 )
 _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
-_HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (INCOMPLETE|ERROR|MISMATCH)")
+_HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
 _WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
 _HAS = r"(?:have|has) (?:launched up to operation (?P<count>\d{1,18})|status (?P<status>\w+)|(?P<none>not) launched)"
 _SAME = re.compile(rf"\s*(?P<number>\d{{1,7}}) ranks (?:{_HAS}|reported (?P<error>.+))")
@@ -129,8 +129,8 @@ class Reader:
         """Of the table: how many communicators, of how many ranks each, and their status and errors."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
-        self._heads: set[tuple[str, str]] = set()
-        """The headings of the last answer, each with its last word."""
+        self._heads: set[str] = set()
+        """The headings of the last answer: it has each once."""
         self._what, self._last = "", ("", "")
         self._is_dead = False
         self._open, self.source = 0, ""
@@ -155,12 +155,9 @@ class Reader:
         elif found := _ROW.match(text):
             self._rows.append((int(found[1]), int(found[2]), f"{found[3]},{found[4]}"))
         elif found := _HEAD.match(text):
-            if (
-                found[0],
-                found[4],
-            ) in self._heads:  # an answer has each once: this is the next one, pasted without its head
+            if found[0] in self._heads:  # the next answer, pasted without its head
                 self._next()
-            self._heads.add((found[0], found[4]))
+            self._heads.add(found[0])
             self._begin(f"#{found[1]}-{found[2]}")
         elif found := _PROCESS.match(text):
             self._lost[Member(None, found["pid"], found["host"])] = bool(found["dead"]) or self._is_dead
@@ -271,7 +268,8 @@ class Reader:
             found += _reported(comm)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
-            words = {word for _, _, told in self._rows for word in told.split(",")} | {one[1] for one in self._heads}
+            words = {word for _, _, told in self._rows for word in told.split(",")}
+            words |= {head.rpartition(" ")[2] for head in self._heads}
             found += [_note(_SET_UP)] * ("INIT" in words)
             wrong = ", ".join(sorted(words & _WRONG))
             found.append(_note(_UNNAMED.format(wrong) if wrong else _IN_ORDER))

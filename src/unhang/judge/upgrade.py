@@ -59,11 +59,9 @@ def fixed_in(fix: Fix, upstream: str, version: str) -> str:
 
     Or if this version is not on record.
     """
-    found, table, mine = "", catalog.shape_table(), on_record(upstream, version)
+    found, mine = "", on_record(upstream, version)
     for name in _newer(upstream, mine) if mine else ():
-        release = catalog.releases_of(fix.id, upstream).get(name)
-        is_settled = release is not None and matrix.verdict(fix, upstream, release, table) in SETTLED
-        found = (found or name) if is_settled else ""
+        found = (found or name) if _verdict(fix, upstream, name) in SETTLED else ""
     return found
 
 
@@ -79,10 +77,13 @@ def _newer(upstream: str, version: str) -> Iterator[str]:
 
 
 def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator[tuple[str, str]]:
-    table = catalog.shape_table()
     for upstream in held(distribution, version):
         name = on_record(upstream, version)
         for fix in fixes:
             if any(target.upstream == upstream for target in fix.targets):
-                release = catalog.releases_of(fix.id, upstream).get(name)
-                yield fix.id, matrix.verdict(fix, upstream, release, table) if release else UNLISTED
+                yield fix.id, _verdict(fix, upstream, name)
+
+
+def _verdict(fix: Fix, upstream: str, version: str) -> str:
+    release = catalog.releases_of(fix.id, upstream).get(version)
+    return matrix.verdict(fix, upstream, release, catalog.shape_table()) if release else UNLISTED

@@ -44,13 +44,9 @@ def apply(survey: Survey, request: Request) -> Applied:
     Raises as ``_in_one_go``, if nothing could be written at all.
     """
     done = _in_one_go(survey, request)
-    while _has_more(done):
-        with suppress(UnhangError):  # the next run says it
-            more = _in_one_go(again(survey.search, request), request)
-            if more.files:
-                done = _both(done, more)
-                continue
-        break
+    with suppress(UnhangError):  # the next run says it
+        while _has_more(done) and (more := _in_one_go(again(survey.search, request), request)).files:
+            done = _both(done, more)
     return done
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from support.fake_index import CLEAN, ENGINE, FakeIndex
 from unhang.compat import index, upstreams
-from unhang.compat.sweep import learnt, lint, pins, sources
+from unhang.compat.sweep import lint, pins, sources
 from unhang.compat.sweep.rules import Data, Problem
 from unhang.shapes import catalog, shape
-from unhang.survey.classify import State
 
 FOLDERS = [fix.folder for fix in catalog.fixes().values()]
 MTP, FUNCTION = "mtp-cp-deadlock", "MegatronEngine.forward_backward_batch"
@@ -56,10 +55,7 @@ def verified(served: FakeIndex, data: Data, shape: str) -> list[Problem]:
     return list(lint.verify(data, [offer._asdict()]))
 
 
-def test_a_release_or_a_state_that_is_not_what_the_data_says_is_found(
-    served: FakeIndex, real: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(learnt, "classify", lambda *_: State("not-affected", None, (), ""))  # it needs torch
+def test_a_release_or_a_state_that_is_not_what_the_data_says_is_found(served: FakeIndex, real: Data) -> None:
     known = shape.digest(shape.find(shape.parse(CLEAN.encode()), FUNCTION)[0])
     (problem,) = verified(served, copy.deepcopy(real), "0123")
     assert problem.entry.startswith("verl 0.9.1 ")
