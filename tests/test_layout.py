@@ -40,7 +40,6 @@ COVERED_BY = {
     "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
     "src/unhang/prove/ranks/followed.py": "prove/ranks/test_taint.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
-    "src/unhang/prove/ranks/megatron_lm.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/routers.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",

@@ -41,7 +41,7 @@ HANGS: dict[str, Sequence[Case]] = {
     "mtp-cp-deadlock": _each(_CP),
 }
 TREES: dict[str, Sequence[Case]] = {
-    "sft-packed-seq-broadcast": _each(_TP, buffers=True),
+    "sft-packed-seq-broadcast": _each(_TP),
 }
 """On a source tree, which needs a clone."""
 _TREE = "core_v0.16.1"

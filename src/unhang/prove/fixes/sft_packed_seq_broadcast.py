@@ -1,99 +1,103 @@
 """Megatron-LM: what each rank of a pipeline receives of a batch of packed sequences, compared with the data.
 
-Real: ``get_batch_on_this_tp_rank``, the groups, the stages, ``mtp_on_this_rank`` and the global arguments. In a source
-tree also ``get_batch`` of ``pretrain_gpt``, which no wheel has, and the parameters for attention that it makes.
-Stand-ins: the data (one packed sample for each chunk and data-parallel rank, on the ranks that have a data loader), the
-arguments (only those that these functions read) and the model's config, which does not follow from the arguments.
-
-Torch fills uninitialized memory with a fixed value, so that it always differs from data. Not shown: the effect of wrong
-metadata on attention (a crash on the middle stages, a wrong loss on the last one), because no model runs; context
-parallelism with packed sequences, which needs Transformer Engine; Mamba's own ``get_batch``; devices, CUDA graphs,
-padding masks and dynamic context parallelism. In a schedule of more than 64 ranks, values are those of the real job
-only where one process records a whole tensor-parallel group, as in the cases here.
+Real: ``get_batch_on_this_tp_rank``, the groups and the stages. Stand-ins: the data (a micro-batch for each chunk and
+data-parallel rank, on the ranks that have a data loader) and the arguments, which only these functions read. On a CPU
+torch fills uninitialized memory with a fixed value, so that it always differs from data. Not shown: the effect of wrong
+metadata on attention (a crash on the middle stages, a wrong loss on the last one), because no model runs.
 """
 
 from __future__ import annotations
 
-import hashlib
+import ast
 import importlib
-import importlib.util
+import inspect
+import re
 import typing
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
-from ..cases import DIFFERS, FEW, MISMATCH, PASSED, Case, Outcome, Topology
-from ..ranks import gloo, megatron, megatron_lm, schedule, shims
-from ..ranks.operations import Operation, ranges
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology, reduced
+from ..ranks import megatron, shims, sites
+from ..ranks.operations import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 WARM = ("transformers",)
 CHUNKS = True
 BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 LAST, MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
-BROADCAST = "in _broadcast"
-_VIRTUAL, _MTP = {"chunks": 2}, {"mtp": True}
-_SMALL, _LARGE = Topology(tp=2, pp=4), Topology(tp=4, pp=8, dp=8)
-# The most broadcasts without --sft: of a whole batch, on the first stage, on a middle one, on the last one.
-_BROADCASTS = {"whole": 6, "first": 4, "middle": 0, "last": 2}
-# With hybrid context parallelism, also the length and the longest sequence, and of a whole batch the local size.
-_BROADCASTS_HYBRID = {"whole": 9, "first": 6, "middle": 1, "last": 3}
-_BROADCASTS_0_16 = {"whole": 8, "first": 6, "middle": 2, "last": 4}
-
-
-def _controls(most: Mapping[str, int]) -> tuple[Case, ...]:
-    plain = {"sft": False, "most": most}
-    return (
-        Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
-        Case("tp2-pp4-no-sft", _SMALL, "schedule", PASSED, options=plain, core=True),
-        Case("tp2-pp4-no-sft-virtual-mtp", _SMALL, "schedule", PASSED, options={**plain, **_VIRTUAL, **_MTP}),
-        Case("tp2-pp1-no-sft", Topology(tp=2), "schedule", PASSED, options=plain),
-        # the data alone must decide nothing: only the arms that always send cu_seqlens do so
-        Case("tp2-pp4-no-sft-packed", _SMALL, "schedule", PASSED, options={**plain, "packed": True}, core=True),
-    )
-
-
-_HYBRID = {"sft": False, "hybrid": True, "most": _BROADCASTS_HYBRID}
+OVERFLOW = "Storage size calculation overflowed"
+_VIRTUAL, _MTP, _MASK, _PLAIN, _HYBRID = {"chunks": 2}, {"mtp": True}, {"mask": True}, {"sft": False}, {"hybrid": True}
+_SMALL = Topology(tp=2, pp=4)
 CASES = (
     Case("tp2-pp2", Topology(tp=2, pp=2), "ranks", DIFFERS, LAST, core=True),
     Case("tp2-pp4", _SMALL, "ranks", DIFFERS, MIDDLE, core=True),
     Case("tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, LAST, _VIRTUAL),
-    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, MIDDLE, _MTP),
     Case("tp2-pp4-virtual-mtp", _SMALL, "ranks", DIFFERS, LAST, {**_VIRTUAL, **_MTP}),
-    Case("tp2-pp4-schedule", _SMALL, "schedule", DIFFERS, LAST, core=True),
-    Case("tp2-pp4-mask", _SMALL, "schedule", DIFFERS, MIDDLE, {"mask": True}, core=True),
-    Case("tp2-pp4-cp2", Topology(tp=2, pp=4, cp=2), "schedule", DIFFERS, LAST, core=True),
-    Case("tp4-pp8-dp8-schedule-256", _LARGE, "schedule", DIFFERS, LAST),
+    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, MIDDLE, _MTP),
+    Case("tp2-pp4-mask", _SMALL, "ranks", DIFFERS, MIDDLE, _MASK),
+    Case("tp2-pp3-cp2", Topology(tp=2, pp=3, cp=2), "ranks", DIFFERS, LAST),
     Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
-    *_controls(_BROADCASTS),
-    Case("tp2-pp4-no-sft-hybrid", _SMALL, "schedule", PASSED, options=_HYBRID, core=True),
+    Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
+    Case("tp2-pp4-no-sft", _SMALL, "ranks", PASSED, options=_PLAIN, core=True),
+    Case("tp2-pp4-no-sft-hybrid", _SMALL, "ranks", PASSED, options={**_PLAIN, **_HYBRID}),
 )
-"""0.17 and dev, through ``get_batch_on_this_tp_rank`` only."""
-CASES_0_16 = (
-    *(
-        Case(name, topology, "schedule", MISMATCH, BROADCAST, {**options, "buffers": True}, core=True)
-        for name, topology, options in (
-            ("tp2-pp1-schedule", Topology(tp=2), {}),
-            ("tp2-pp4-schedule", _SMALL, {}),
-            ("tp2-pp4-virtual-schedule", _SMALL, _VIRTUAL),
-            ("tp2-pp4-virtual-mtp-schedule", _SMALL, {**_VIRTUAL, **_MTP}),
-            ("tp4-pp8-dp8-schedule-256", _LARGE, {}),
-        )
-    ),
-    *_controls(_BROADCASTS_0_16),
+# In 0.16 sender and receivers issue different broadcasts on every stage, and gloo takes one for another.
+CASES_0_16 = tuple(
+    case._replace(untouched=CRASHED, at=OVERFLOW) if case.topology.tp > 1 and case.options.get("sft", True) else case
+    for case in CASES
+    if "hybrid" not in case.options
 )
-"""0.16: sender and receiver issue different broadcasts on every stage."""
+# In newest dev, middle stages lose the metadata on the sender too, so TP 1 is no control.
 CASES_NULLED = tuple(case._replace(untouched=DIFFERS, at=MIDDLE) if case.name == "tp1-pp4" else case for case in CASES)
-"""Newest dev: middle stages lose the metadata on the sender too, so TP 1 is no control."""
 # The shapes of these cases: untouched and patched.
 _SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
 _NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
-_FIELDS = {
-    "whole": ("tokens", "labels", "loss_mask", "position_ids"),
-    "first": ("tokens", "position_ids"),
-    "last": ("labels", "loss_mask"),
-    "middle": (),
+_FEW: Sequence[dict[str, Any]] = ({}, _PLAIN, _HYBRID)
+_MORE: Sequence[dict[str, Any]] = (
+    {"padding": True},
+    {**_MASK, "length": 8},
+    {**_MASK, **_HYBRID},
+    {**_PLAIN, **_HYBRID, "padding": True},
+    {**_PLAIN, **_MASK, "micro": 2},
+    {**_PLAIN, "packed": True},
+    {**_PLAIN, "graph": True},
+)
+_EACH: Sequence[tuple[Topology, Sequence[dict[str, Any]]]] = (
+    (Topology(), (*_FEW, {**_HYBRID, **_MASK})),
+    (Topology(tp=2), (*_FEW, *_MORE)),
+    (Topology(tp=2, pp=2), (*_FEW, *_MORE, _MTP, {**_MTP, **_PLAIN}, {**_MTP, **_HYBRID})),
+    (Topology(tp=2, pp=3), (*_FEW, *_MORE, _MTP)),
+    *((it, _FEW[:1]) for it in (Topology(tp=2, cp=2), Topology(pp=4), Topology(tp=4, pp=2), _SMALL)),
+    *((it, _FEW[:1]) for it in (Topology(tp=2, pp=3, cp=2), Topology(tp=2, pp=3, dp=2))),
+)
+GRID = [
+    Case(
+        f"{topology.text()}, {options}",
+        topology,
+        "ranks",
+        DIFFERS if topology.tp > 1 < topology.pp and options.get("sft", True) else PASSED,
+        options=options,
+    )
+    for topology, each in _EACH
+    for options in each
+]
+HELD = {
+    r"data_iterator is not None": "the source always has a loader",
+    r"item is not None|cu_seqlens is None|\bn (>|==) 0": "since 0.18 the arguments say what the data has",
 }
+_READ = {"hybrid": "(hybrid|dynamic)_c", "padding": "needs_padding_mask", "mtp": "mtp_"}
+"""How a function reads an option that older ones do not know."""
+_METADATA = ("cu_seqlens", "max_seqlen", "cu_seqlens_padded")
+_NEEDED = {
+    "whole": {"tokens", "labels", "loss_mask", "position_ids", "attention_mask", "padding_mask", "local_cp_size"},
+    "first": {"tokens", "position_ids", "attention_mask", "padding_mask"},
+    "last": {"labels", "loss_mask", "attention_mask", "padding_mask"},
+    "middle": {"padding_mask"},
+}
+"""The fields that a stage needs, besides the metadata."""
 
 
 def caveat(case: Case) -> str:
@@ -107,168 +111,197 @@ def caveat(case: Case) -> str:
 
 
 def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
-    """Return the cases for these shapes of ``get_batch_on_this_tp_rank``."""
+    """Return the cases for these shapes of the function."""
     if not _SHAPES_0_16.isdisjoint(shapes):
         return CASES_0_16
     return CASES if _NULLING.isdisjoint(shapes) else CASES_NULLED
 
 
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
-    """Return the case of a user's job; None where the recording processes would split a tensor-parallel group."""
-    world = topology.world
-    workers = schedule.workers(world)
-    if any(world * worker // workers % topology.tp for worker in range(workers)):
-        return None
-    harness = "ranks" if world <= FEW else "schedule"
-    chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """Return the case of a user's job."""
+    topology = reduced(topology)
+    yours = Case("yours", topology, "ranks", PASSED, options={"chunks": topology.vpp} if topology.vpp > 1 else {})
     if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
-        return Case("yours", topology, "schedule", MISMATCH, BROADCAST, {"buffers": True, **chunks})
-    has_nulled = topology.pp > 2 and not _NULLING.isdisjoint(shapes)
-    if (topology.tp > 1 and topology.pp > 1) or has_nulled:
-        return Case("yours", topology, harness, DIFFERS, "stage cu_seqlens is None", chunks)
-    return Case("yours", topology, harness, PASSED, options=chunks)
+        return yours._replace(untouched=CRASHED, at=OVERFLOW)
+    if topology.pp > 1 < topology.tp or (topology.pp > 2 and not _NULLING.isdisjoint(shapes)):
+        return yours._replace(untouched=DIFFERS, at="stage cu_seqlens is None")
+    return yours
 
 
-class Seen(NamedTuple):
-    """What one rank received, chunk by chunk."""
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function names the metadata; one that does not must hand none on."""
+    return _METADATA[0] in ast.unparse(function)
 
-    faults: tuple[str, ...]
-    places: tuple[str, ...]
-    """The part of the pipeline that each chunk was served as."""
-    received: str
-    """Everything that it received, as text."""
+
+class _Length(int):
+    """A length that is its own first element: upstream's receivers take one for the mask, with hybrid CP."""
+
+    def __getitem__(self, _: int) -> _Length:
+        return self
 
 
 def prepare() -> None:
-    """Import Megatron-LM for a CPU, and ``pretrain_gpt`` of a source tree."""
+    """Import Megatron-LM for a CPU."""
     import torch
     import typing_extensions
 
     if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills the result of torch.empty
+    torch.Tensor.item = lambda self: _Length(self.tolist()) if self.dtype == torch.int32 else self.tolist()
     shims.cuda_on_cpu()
-    importlib.import_module("megatron.training.utils")
-    if importlib.util.find_spec("pretrain_gpt"):
-        importlib.import_module("pretrain_gpt")
+    if sites.ROOTS:
+        importlib.import_module("megatron.training.utils")
 
 
-def run(case: Case, deadline_s: float) -> Outcome:
-    """Run one case: every rank gets the batch of each of its chunks, and compares it with the data."""
-    if case.harness == "ranks":
+class Batch(NamedTuple):
+    """What one rank has of a micro-batch."""
 
-        def body(rank: int) -> Seen:
-            megatron.initialize(case.topology, chunks=case.options.get("chunks"))
-            return _batches(case)
-
-        world = gloo.run(case.topology.world, body, deadline_s=deadline_s)
-        if world.status != PASSED:
-            return Outcome(world.status, world.text())
-        return _compared(case, {number: rank.value for number, rank in enumerate(world.ranks)})
-    restore = megatron.restorer()
-
-    def fresh(_: int) -> None:
-        restore()
-        megatron.initialize(case.topology, chunks=case.options.get("chunks"))
-
-    found = schedule.check(case.topology.world, fresh, lambda _: _batches(case))
-    if found.status != PASSED:
-        return Outcome(found.status, found.text())
-    outcome = _compared(case, found.values)
-    if outcome.status == PASSED and "most" in case.options:
-        issued = {
-            rank: sum(isinstance(step, Operation) and step.kind == "broadcast" for step in steps)
-            for rank, steps in found.programs.items()
-        }
-        return _counted(case, found.values, issued)
-    return outcome
+    place: str
+    """The part of the pipeline that it is served as."""
+    given: dict[str, Any]
+    """The data, as its loader had it."""
+    got: dict[str, Any]
+    """What the function returned."""
+    sent: list[str]
+    """The fields that this rank broadcast, if it has a loader; empty names for what is no field."""
+    kind: str
+    """``trailing`` where the function sends the metadata after its arms, ``core`` where the caller gives the batch."""
 
 
-def _compared(case: Case, seen: Mapping[int, Seen]) -> Outcome:
-    faults: dict[str, list[int]] = {}
-    for rank, one in seen.items():
-        for fault in one.faults:
-            faults.setdefault(fault, []).append(rank)
-    if faults:
-        found = [f"{fault} (rank {ranges(set(where))})" for fault, where in sorted(faults.items())]
-        return Outcome(DIFFERS, "; ".join(found))
-    chunks = sum(len(one.places) for one in seen.values())
+def on_rank(case: Case, rank: int) -> list[Batch]:
+    """Return what this rank gets for each of its chunks."""
+    megatron.initialize(case.topology, chunks=case.options.get("chunks"))
+    return [_batch(case, rank, chunk) for chunk in range(case.options.get("chunks", 1))]
+
+
+def _batch(case: Case, rank: int, chunk: int) -> Batch:
+    import torch
+    from megatron.core import parallel_state as mpu
+
+    size, module = case.topology, importlib.import_module(case.options.get("module", "megatron.training.utils"))
+    function = module.get_batch_on_this_tp_rank
+    text, takes = inspect.getsource(function), inspect.signature(function).parameters
+    options = {name: it for name, it in case.options.items() if re.search(_READ.get(name, ""), text)}
+    options |= {} if "in_dataloader" in text else _MASK  # once it was always there
+    kind = "trailing" if re.search(r"^ {8}_broadcast_cu_seqlens\(\w+\[", text, re.MULTILINE) else "arms"
+    kind = "core" if "batch" in takes else kind
+    stage = rank // (size.world // size.pp)
+    is_last_chunk, is_source = chunk == options.get("chunks", 1) - 1, rank % size.tp == 0
+    place = "first" if stage == 0 else "last" if stage == size.pp - 1 else "middle"
+    has_mtp = bool(options.get("mtp")) and stage == size.pp - 1 and is_last_chunk
+    args = {
+        "sft": options.get("sft", True),
+        "tensor_model_parallel_size": size.tp,
+        "pipeline_model_parallel_size": size.pp,
+        "context_parallel_size": size.cp,
+        "micro_batch_size": options.get("micro", 1),
+        "seq_length": options.get("length", 16),
+        "create_attention_mask_in_dataloader": bool(options.get("mask")),
+        **dict.fromkeys(("hybrid_context_parallel", "dynamic_context_parallel"), "hybrid" in options),
+        "cuda_graph_impl": "full_iteration" if options.get("graph") else "none",
+        "mtp_num_layers": 1 if options.get("mtp") else None,
+    }
+    number = rank // (size.tp * size.cp) % size.dp * options.get("chunks", 1) + chunk
+    data = _data(args, options, number, is_flat="hybrid" in options and kind != "core")
+    given = {name: _plain(item, "cpu") for name, item in data.items()}
+    names, sent, real = {id(item): name for name, item in data.items()}, list[str](), torch.distributed.broadcast
+
+    def broadcast(item: Any, *others: Any, **more: Any) -> Any:
+        sent.extend([names.get(id(item), "")] if is_source else [])
+        return real(item, *others, **more)
+
+    arguments = {
+        **args,
+        "data_iterator": iter([data]) if is_source else None,
+        "batch": {**dict.fromkeys([*_NEEDED["whole"], *_METADATA]), **data} if is_source else {},
+        "mtp_on_this_rank": has_mtp,
+        "needs_padding_mask": "padding" in options,
+        **dict.fromkeys(("is_sft", "has_cu_seqlens"), args["sft"]),
+        "is_hybrid_cp": "hybrid" in options,
+        "broadcast_src_rank": mpu.get_tensor_model_parallel_src_rank(),
+        "broadcast_group": mpu.get_tensor_model_parallel_group(),
+        "cp_size": size.cp,
+        "tp_rank": mpu.get_tensor_model_parallel_rank(),
+        "is_pipeline_first_stage": mpu.is_pipeline_first_stage(),
+        "is_pipeline_last_stage": mpu.is_pipeline_last_stage(),
+    }
+    function.__globals__["get_args"] = lambda: SimpleNamespace(**args)
+    with mock.patch.object(torch.distributed, "broadcast", broadcast):
+        got = function(**{name: it for name, it in arguments.items() if name in takes})
+    place = "whole" if size.pp == 1 or has_mtp else place
+    return Batch(place, given, {name: _plain(item, shims.DEVICE) for name, item in got.items()}, sorted(sent), kind)
+
+
+def _plain(item: Any, device: str) -> Any:
+    """Return the type, sizes and values of a tensor; or where it is, if that is not this device."""
+    if not hasattr(item, "device"):
+        return item
+    is_there = item.device.type == device
+    return (str(item.dtype), tuple(item.shape), item.flatten().tolist()) if is_there else f"on {item.device}"
+
+
+def _data(args: Mapping[str, Any], options: Mapping[str, Any], number: int, is_flat: bool) -> dict[str, Any]:
+    """Return a micro-batch, which differs from those of nearby numbers. Its tensors are new ones."""
+    import torch
+
+    length, micro = args["seq_length"], args["micro_batch_size"]
+    positions = torch.arange(length).expand((length,) if is_flat else (micro, length))
+    fields = {
+        "tokens": positions + 100 * number,
+        "labels": positions + 100 * number + 1,
+        "loss_mask": torch.full(positions.shape, 1.0 / (number + 1)),
+        "position_ids": positions.clone(),
+    }
+    ends = [0, *range(3, 4 + number % 8), length]  # two or more sequences
+    longest = max(end - begin for begin, end in zip(ends, ends[1:]))
+    has_lengths = args["sft"] or "hybrid" in options
+    more = {
+        "attention_mask": ("mask" in options, torch.ones(micro, 1, length, length).tril() < number % 2 + 0.5),
+        "padding_mask": ("padding" in options, positions % 3 == 0),
+        "cu_seqlens": (has_lengths or "packed" in options, torch.tensor([ends], dtype=torch.int32)),
+        "max_seqlen": (has_lengths, torch.tensor([longest], dtype=torch.int32)),
+        "cu_seqlens_padded": (has_lengths and args["context_parallel_size"] > 1, torch.tensor([ends]).int() + 1),
+        "local_cp_size": ("hybrid" in options, torch.tensor([1], dtype=torch.int32)),
+    }
+    return {**fields, **{name: item for name, (is_there, item) in more.items() if is_there}}
+
+
+def wrong(case: Case, ranks: Sequence[Sequence[Batch]]) -> str:
+    """Return what is wrong with what the ranks have; empty where it is the data, and only what is needed was sent."""
+    faults: dict[str, set[int]] = {}
+    for rank, batches in enumerate(ranks):
+        for batch, source in zip(batches, ranks[rank - rank % case.topology.tp]):
+            if found := ", ".join(_faults(case, batch, source)):
+                where = "" if batch.place == "whole" else f"on the {batch.place} stage "
+                faults.setdefault(f"{where}{found}", set()).add(rank)
+    return "; ".join(f"{fault} (rank {ranges(where)})" for fault, where in sorted(faults.items()))
+
+
+def _faults(case: Case, batch: Batch, source: Batch) -> Iterator[str]:
+    place, sft, has_feature = batch.place, case.options.get("sft", True), case.options.get("feature", True)
+    due = sorted(_NEEDED[place] & source.given.keys())
+    metadata = [name for name in _METADATA if name in source.given and (name in source.got or name != _METADATA[2])]
+    needed = [*due, *metadata] if sft and has_feature else due
+    for name in needed:
+        if batch.got.get(name) != source.given[name]:
+            yield f"{name} is " + ("None" if batch.got.get(name) is None else "not the data's")
+    if not has_feature and any(batch.got.get(name) is not None for name in _METADATA):
+        yield "there is metadata, which the function does not name"
+    if batch is source:
+        fields = [name for name in batch.sent if name and name not in _METADATA]
+        if len(fields) > len({*fields}) or not {*fields} <= {*due}:
+            yield f"{', '.join(fields)} is sent"
+        is_more = len(batch.sent) > len(due) + ("hybrid" in case.options)  # whose length is no field
+        if is_more and batch.kind != "trailing" and not sft and place in ("middle", "last"):
+            yield f"without --sft, {batch.sent} is sent"
+    elif batch.kind == "arms":  # nothing that was not sent to it; without --sft upstream's middle stages keep buffers
+        empty = {"last": _METADATA, "middle": batch.got if sft and has_feature else ()}.get(place, ())
+        if left := [name for name in empty if batch.got.get(name) is not None and name not in needed]:
+            yield f"{', '.join(left)} is not None"
+
+
+def right(case: Case, ranks: Sequence[Sequence[Batch]]) -> str:
+    """Return what was seen."""
     what = "packed-sequence metadata" if case.options.get("sft", True) else "batch"
-    return Outcome(PASSED, f"the data's own {what} in each of {chunks} chunks on {len(seen)} ranks")
-
-
-def _counted(case: Case, seen: Mapping[int, Seen], issued: Mapping[int, int]) -> Outcome:
-    """Check that no rank issued more broadcasts than allowed. The digest of all batches is to compare sources by."""
-    for rank, one in seen.items():
-        most = sum(case.options["most"][place] for place in one.places)
-        if issued[rank] > most:
-            return Outcome(
-                DIFFERS, f"rank {rank} issues {issued[rank]} broadcasts as {'+'.join(one.places)}, not {most}"
-            )
-    digest = hashlib.sha256("\n".join(one.received for one in seen.values()).encode()).hexdigest()[:12]
-    loaders = [(rank, one) for rank, one in seen.items() if rank % case.topology.tp == 0]
-    each = ", ".join(f"{'+'.join(one.places)} {issued[rank]}" for rank, one in loaders)
-    return Outcome(PASSED, f"broadcasts: {each}; batches {digest}")
-
-
-def _batches(case: Case) -> Seen:
-    """Return what this rank receives for each of its chunks, in order. Call it once the groups are made."""
-    from megatron.core import parallel_state
-    from megatron.core.transformer.multi_token_prediction import mtp_on_this_rank
-    from megatron.training import global_vars
-
-    chunks = int(case.options.get("chunks", 1))
-    if global_vars._GLOBAL_ARGS is None:
-        global_vars.set_args(megatron_lm.arguments(case))
-    config = megatron_lm.config(case)
-    through = megatron_lm.through_get_batch if case.options.get("through") else megatron_lm.directly
-    faults, places, received = [], [], []
-    for chunk in range(chunks):
-        stage = chunk if chunks > 1 else None
-        with_mtp = mtp_on_this_rank(config, ignore_virtual=False, vp_stage=stage)
-        # the function only looks at the rank, pretrain_gpt at the chunk
-        seen_as = {"ignore_virtual": False, "vp_stage": stage} if case.options.get("through") else {}
-        place = _place(case.topology.pp == 1 or with_mtp, seen_as)
-        data = megatron_lm.sample(parallel_state.get_data_parallel_rank() * chunks + chunk, case)
-        has_loader = parallel_state.get_tensor_model_parallel_rank() == 0
-        given = through(iter([data]) if has_loader else None, config, with_mtp, stage)
-        if wrong := ", ".join(_faults(case, place, given, data, has_loader)):
-            faults.append(wrong if place == "whole" else f"on the {place} stage {wrong}")
-        places.append(place)
-        received.append(repr(given))
-    return Seen(tuple(faults), tuple(places), repr(received))
-
-
-def _place(is_whole: bool, seen_as: Mapping[str, Any]) -> str:
-    from megatron.core import parallel_state
-
-    if is_whole:
-        return "whole"
-    if parallel_state.is_pipeline_first_stage(**seen_as):
-        return "first"
-    return "last" if parallel_state.is_pipeline_last_stage(**seen_as) else "middle"
-
-
-def _faults(
-    case: Case, place: str, given: Mapping[str, Any], data: Mapping[str, Any], has_loader: bool
-) -> Iterable[str]:
-    """Yield what is wrong with the fields that this rank received."""
-    sft = case.options.get("sft", True)
-    if case.options.get("packed") or (case.options.get("hybrid") and (has_loader or place not in ("first", "last"))):
-        metadata: dict[str, Any] = {}  # unlike on its peers, or never sent: the untouched source is the model
-    elif case.options.get("hybrid"):
-        metadata = {
-            name: megatron_lm.plain(data[name]) if place == "first" else None for name in ("cu_seqlens", "max_seqlen")
-        }
-    elif place == "middle" and case.options.get("middle") == "nothing":
-        metadata = dict.fromkeys(("cu_seqlens", "max_seqlen"))
-    else:
-        metadata = {name: megatron_lm.plain(data[name]) if sft else None for name in ("cu_seqlens", "max_seqlen")}
-    fields = {name: megatron_lm.plain(data[name]) for name in _FIELDS[place]}
-    if place != "middle" and "attention_mask" in data:
-        fields["attention_mask"] = megatron_lm.plain(data["attention_mask"])
-    if sft and place == "middle" and not has_loader and "buffers" not in case.options:
-        fields = {name: None for name in given if name not in metadata}  # only the metadata is sent there
-    for name, value in {**metadata, **fields}.items():
-        if given[name] != value:
-            yield f"{name} is " + ("None" if given[name] is None else "not None" if value is None else "not the data's")
+    return f"the data's own {what} in each of {sum(map(len, ranks))} chunks on {len(ranks)} ranks"
