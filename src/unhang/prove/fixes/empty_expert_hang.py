@@ -138,6 +138,8 @@ def _grid() -> Iterator[Case]:
         "without gradients": {"trains": False},
         "one expert": {"experts": 1},
         "two ranks": {"dp": 2},
+        "two ranks, fp8, bias": {"dp": 2, "fp8": True, "bias": True, "aligned": False},
+        "two ranks, fp8, aligned": {"dp": 2, "fp8": True, "aligned": True},
         "on input": {"on_input": True},
         "recompute": {"recompute": True},
         "another device": {"device": "meta"},
@@ -159,10 +161,10 @@ def _grid() -> Iterator[Case]:
 def _rows_of(options: Mapping[str, Any]) -> Iterable[str]:
     """Return what the experts get: fewer kinds where that changes nothing, and what upstream's own forward takes."""
     is_padded = bool({*_PRECISIONS} & {*options})
-    if options.keys() - {*_PRECISIONS, "aligned", "bias", "experts"}:
-        return ("no row", "rows for all")
     if is_padded and options.get("bias") and not options["aligned"]:
         return ("no row",)  # some commits split padded rows by the counts of before
+    if options.keys() - {*_PRECISIONS, "aligned", "bias", "experts"}:
+        return ("no row", "rows for all")
     return [name for name in _ROWS if not name.startswith("a buffer") or not (is_padded or options.get("bias"))]
 
 
@@ -283,7 +285,7 @@ def _called(case: Case, rows: int, counts: tuple[int, ...]) -> Called:
     device, trains = options.get("device", shims.DEVICE), options.get("trains", True)
     kind = {"device": device, "dtype": torch.float32 if rows else torch.bfloat16}
     layer = moe_layer.make(options, case.topology.ep)
-    experts = layer.experts.to(**kind)
+    experts = layer.experts.to(**kind).train(trains)
     others = {name: it for name, it in _activation(options)[2].items() if name in names}
     _set_up(experts, options, others)
     if "num_moe_experts" in options["config"]:

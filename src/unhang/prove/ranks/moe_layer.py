@@ -88,7 +88,8 @@ def make(options: Mapping[str, Any], ep: int, tp: int = 1) -> Any:
         for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
             if hasattr(config, name):
                 setattr(config, name, bool(options.get("aligned")))
-        pad(layer.experts, alignment(options))
+        if alignment(options) > 1:
+            pad(layer.experts, alignment(options))
     return layer
 
 
