@@ -47,9 +47,7 @@ _OTHERS = {
         "not aligned to 16",
         _ALIGNS,
     ),
-    AS_WRITTEN: Other(
-        as_written("empty-expert-hang"), ("fp8-aligned-cuts",), "not aligned to 16", _ALIGNS
-    ),
+    AS_WRITTEN: Other(as_written("empty-expert-hang"), ("fp8-aligned-cuts",), "not aligned to 16", _ALIGNS),
 }
 PROOFS = [
     Proofs(
