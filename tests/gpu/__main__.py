@@ -56,7 +56,7 @@ STARTS: dict[str, tuple[str | None, bool]] = {
 PROOFS = (("sft-packed-seq-broadcast", "megatron-lm"), ("empty-expert-hang", "megatron-core"))
 """The proofs whose cases run with tensors on the GPU. That of expert-dp-warmup poses as a GPU itself."""
 _RANKS = 4
-_EXPERTS = {"dispatcher": "alltoall", "calls": True, "te": True}
+_EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
 ENGINE_CASES = (
     Case("te-bf16", Topology(), "ranks", DIFFERS, options=_EXPERTS),
     Case("te-fp8", Topology(), "ranks", DIFFERS, options={**_EXPERTS, "fp8": True}),

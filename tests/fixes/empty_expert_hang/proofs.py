@@ -15,18 +15,15 @@ _RECOMPUTE = [
 _NO_RECOMPUTE = dict.fromkeys(_RECOMPUTE, "its config cannot recompute only the activation of an MoE layer")
 _NO_ON_INPUT = dict.fromkeys(("on-input-cuts", "on-input-keeps"), "its config cannot apply probabilities on input")
 _NO_PROBS = {"half: rows without probabilities": "its experts get no probabilities"}
-_NO_FP4_LINES = ("0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3")
-_NO_FP4 = {"calls-fp4-aligned": "its experts know no fp4"}
 _LACKING = {
-    "0.10.0": {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS, **_NO_FP4},
-    "0.11.0": {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS, **_NO_FP4},
-    "0.12.0": {**_NO_PROBS, **_NO_FP4},
-    **dict.fromkeys(_NO_FP4_LINES, _NO_FP4),
+    "0.10.0": {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
+    "0.11.0": {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
+    "0.12.0": _NO_PROBS,
 }
 # Up to 0.12.0 the probabilities bypass the experts, so that the router has a gradient without them. So the empty rank
 # gets further: with all-gather to another collective of the same group, where gloo aborts; with data parallelism to the
 # reduction of gradients, where it waits.
-_BACKWARD = "in the dispatcher's backward pass"
+_BACKWARD = "tensor_parallel/mappings.py"
 _PAST_THE_EXPERTS: dict[str, tuple[str, str]] = {
     "allgather-cuts": (CRASHED, _BACKWARD),
     "allgather-recompute-cuts": (CRASHED, _BACKWARD),
@@ -38,9 +35,6 @@ _OTHERS = {
     "half: rows without probabilities": Other(
         without(r"permuted_probs = torch\.cat\(.*\)", "pass"), ("alltoall-cuts", "alltoall-keeps")
     ),
-    "half: rows that no expert counts": Other(
-        without(r"tokens_per_expert = \[\w+\] \* self\.num_local_experts", "pass"), ("calls",)
-    ),
     "rows appended with tokens present": Other(
         without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-same", "fp8-aligned-same")
     ),
@@ -49,13 +43,11 @@ _OTHERS = {
     ),
     "half: one row for each expert, not aligned": Other(
         without(r"rows_per_expert = get_align_size_for_quantization\(self\.config\)", "pass"),
-        ("fp8-aligned-cuts", "calls-fp8-aligned"),
+        ("fp8-aligned-cuts",),
         "not aligned to 16",
         _ALIGNS,
     ),
-    AS_WRITTEN: Other(
-        as_written("empty-expert-hang"), ("fp8-aligned-cuts", "calls-fp8-aligned"), "not aligned to 16", _ALIGNS
-    ),
+    AS_WRITTEN: Other(as_written("empty-expert-hang"), ("fp8-aligned-cuts",), "not aligned to 16", _ALIGNS),
 }
 PROOFS = [
     Proofs(

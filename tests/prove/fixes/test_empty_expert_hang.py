@@ -23,8 +23,8 @@ def ep2(second: proof.Step) -> list[list[proof.Step]]:
 
 @pytest.mark.parametrize("case", [case for case in proof.CASES if case.topology.dp == 2 and "same" not in case.name])
 def test_zero_gradients_on_the_empty_rank_are_right(case: Case) -> None:
-    assert not proof._wrong(case, ep2(EMPTY))
-    assert "zero there" in proof._summary(case, ep2(EMPTY))
+    assert not proof.wrong(case, ep2(EMPTY))
+    assert "zero there" in proof.right(case, ep2(EMPTY))
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,25 @@ def test_zero_gradients_on_the_empty_rank_are_right(case: Case) -> None:
     ],
 )
 def test_a_step_that_is_wrong_is_named(change: dict[str, Any], why: str) -> None:
-    found = proof._wrong(CASES["alltoall-cuts"], ep2(EMPTY._replace(**change)))
+    found = proof.wrong(CASES["alltoall-cuts"], ep2(EMPTY._replace(**change)))
     assert found.startswith("rank 1, step 2 (empty): ")
     assert why in found
 
 
 def test_tokens_without_any_gradient_are_wrong_and_unexpected_tokens_a_failure_of_the_proof() -> None:
     steps = [[FULL, FULL, FULL._replace(gradients=NONE_LEFT)], [FULL, EMPTY, FULL]]
-    assert proof._wrong(CASES["alltoall-keeps"], steps).startswith("rank 0, step 3 (full): 3 tokens, gradients")
+    assert proof.wrong(CASES["alltoall-keeps"], steps).startswith("rank 0, step 3 (full): 3 tokens, gradients")
     with pytest.raises(AssertionError, match="rank 1 has 3 tokens in step 2, empty"):
-        proof._wrong(CASES["alltoall-cuts"], ep2(FULL))
+        proof.wrong(CASES["alltoall-cuts"], ep2(FULL))
 
 
 def test_replicas_of_an_expert_have_the_same_gradients() -> None:
     case = CASES["ddp-cuts"]
     empty = FULL._replace(tokens=0)  # it has the gradients of its replica
     values = [[FULL] * 3, [FULL, empty, FULL], [FULL] * 3, [FULL] * 3]
-    assert not proof._wrong(case, values)
+    assert not proof.wrong(case, values)
     values[3] = [FULL, FULL._replace(gradients=dict.fromkeys(SOME, 7.0)), FULL]
-    assert proof._wrong(case, values) == "rank 3, step 2 (uneven): gradients differ from its replica on rank 1"
+    assert proof.wrong(case, values) == "rank 3, step 2 (uneven): gradients differ from its replica on rank 1"
 
 
 def test_the_installed_transformer_engine_is_named() -> None:

@@ -22,13 +22,13 @@ DISTRIBUTIONS = ("transformer-engine", "transformer-engine-torch", "transformer-
 EXPERTS, HIDDEN = 4, 32  # a real fp8 GEMM wants multiples of 16
 _WIDTH = 64
 _FP8_ROWS, _FP4_ROWS = 16, 32  # each expert's rows must be a multiple of these
-_MODULE = "megatron.core.transformer.moe.experts"
+MODULE = "megatron.core.transformer.moe.experts"
 
 
 def stand_in() -> None:
     """Import the layer, and replace what it takes from Transformer Engine or compiles in C++, for good."""
     importlib.import_module("megatron.core.transformer.moe.moe_layer")
-    importlib.import_module(_MODULE)
+    importlib.import_module(MODULE)
     vars(importlib.import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     if not hasattr(random, "FP8GlobalStateManager"):  # recomputation asks Transformer Engine, even without fp8
@@ -44,8 +44,9 @@ def make(options: Mapping[str, Any], ep: int, tp: int = 1) -> Any:
     The rank must have its groups. With TP, each rank has its experts in whole. With the option ``te``, the linears are
     Transformer Engine's; raises ImportError where there is none. Other options: ``dispatcher``, its name in the
     configuration; ``cuts``, whether the linears cut the graph on empty input; ``each``, whether they also leave out the
-    weight of each expert without rows; ``recompute`` of the activation; ``on_input``, probabilities applied to the
-    input; ``fp8`` or ``fp4``, for which the experts pad their rows, or the router if ``aligned``.
+    weight of each expert without rows; ``fails``, ``empty input`` or ``empty expert``, on which they raise;
+    ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8``, ``mxfp8`` or ``fp4``,
+    for which the experts pad their rows, or the router if ``aligned``; ``bias``; ``config``, more of the configuration.
     """
     import torch
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
@@ -76,20 +77,27 @@ def make(options: Mapping[str, Any], ep: int, tp: int = 1) -> Any:
         wanted.update(recompute_granularity="selective", recompute_modules=["moe_act"])
     if options.get("te"):
         wanted.update(fp8="hybrid" if options.get("fp8") else None)
-    config = TransformerConfig(**wanted)
+    config = TransformerConfig(**{**wanted, **options.get("config", {})})
     torch.manual_seed(1)
     layer = MoELayer(config, MoESubmodules(experts=_spec(options))).to(shims.DEVICE)
-    if _rows(options) > 1 and not options.get("te"):
+    if not options.get("te"):
         # only now: with these the layer's constructor asks for Transformer Engine
-        config.fp8 = "hybrid" if options.get("fp8") else None
+        config.fp8 = "hybrid" if options.get("fp8") or options.get("mxfp8") else None
+        config.fp8_recipe = "mxfp8" if options.get("mxfp8") else "delayed"
         config.fp4 = "e2m1" if options.get("fp4") else None
         for name in ("moe_router_padding_for_fp8", "moe_router_padding_for_quantization"):
             if hasattr(config, name):
                 setattr(config, name, bool(options.get("aligned")))
-        for name in ("fp8", "quantization"):
-            setattr(layer.experts, f"{name}_padding", functools.partial(_pad, _rows(options)))
-            setattr(layer.experts, f"{name}_unpadding", functools.partial(_unpad, _rows(options)))
+        if alignment(options) > 1:
+            pad(layer.experts, alignment(options))
     return layer
+
+
+def pad(experts: Any, size: int) -> None:
+    """Give the experts stand-ins for the padding of each expert's rows to a multiple, and for its removal."""
+    for name in ("fp8", "quantization"):
+        setattr(experts, f"{name}_padding", functools.partial(_pad, size))
+        setattr(experts, f"{name}_unpadding", functools.partial(_unpad, size))
 
 
 def precision(options: Mapping[str, Any], layer: Any) -> Any:
@@ -167,8 +175,8 @@ def equal(one: Any, other: Any) -> bool:
 
 def untouched_forward() -> Any:
     """Return the installed forward, whichever variant is imported."""
-    package = sys.modules[_MODULE.rpartition(".")[0]]
-    spec = PathFinder.find_spec(_MODULE, package.__path__)
+    package = sys.modules[MODULE.rpartition(".")[0]]
+    spec = PathFinder.find_spec(MODULE, package.__path__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -181,8 +189,14 @@ def _spec(options: Mapping[str, Any]) -> Any:
     from megatron.core.transformer.mlp import MLPSubmodules
     from megatron.core.transformer.spec_utils import ModuleSpec
 
-    module = sys.modules[_MODULE]
-    fc1 = fc2 = _linear(bool(options.get("cuts")), bool(options.get("each")), _rows(options))
+    module = sys.modules[MODULE]
+    fc1 = fc2 = _linear(
+        bool(options.get("cuts")),
+        bool(options.get("each")),
+        alignment(options),
+        options.get("fails", ""),
+        bool(options.get("bias")),
+    )
     if options.get("te"):
         engine: Any = importlib.import_module("megatron.core.extensions.transformer_engine")
         fc1, fc2 = engine.TEColumnParallelGroupedLinear, engine.TERowParallelGroupedLinear
@@ -197,36 +211,48 @@ def _spec(options: Mapping[str, Any]) -> Any:
     return ModuleSpec(module=module.TEGroupedMLP, submodules=submodules)
 
 
-def _rows(options: Mapping[str, Any]) -> int:
-    return _FP8_ROWS if options.get("fp8") else _FP4_ROWS if options.get("fp4") else 1
+def alignment(options: Mapping[str, Any]) -> int:
+    """Return the multiple that each expert's rows must be, by the precision."""
+    if options.get("fp8"):
+        return _FP8_ROWS
+    return _FP4_ROWS if options.get("fp4") or options.get("mxfp8") else 1
 
 
-def _linear(cuts: bool, each: bool, alignment: int) -> Any:
+def _linear(cuts: bool, each: bool, alignment: int, fails: str, biased: bool) -> Any:
     """Return a class of grouped linears, with a matrix for each local expert as in Transformer Engine.
 
     ``cuts``: whether an empty input cuts the graph. ``each``: whether an expert without rows leaves its weight out of
-    the graph. ``alignment``: each expert's rows must be a multiple of it. Rows beyond all experts' give zeros.
+    the graph. ``alignment``: each expert's rows must be a multiple of it. ``fails``: on what it raises. Rows beyond all
+    experts' give zeros. ``biased``: it leaves biases to the caller, as its constructor asks for. Those of fc1 are zero,
+    since releases differ on whether a probability scales them.
     """
     import torch
 
-    def init(self: Any, experts: int, inputs: int, outputs: int, **_: object) -> None:
+    def init(self: Any, experts: int, inputs: int, outputs: int, **others: Any) -> None:
         torch.nn.Module.__init__(self)
-        self.experts, self.outputs = experts, outputs
+        self.experts, self.outputs, self.biases = experts, outputs, None
+        if biased and others.get("skip_bias_add"):
+            scale = 0.0 if others.get("tp_comm_buffer_name") == "fc1" else 0.5
+            self.biases = [torch.full((outputs,), scale * (number + 1)) for number in range(experts)]
         for number in range(experts):
             weight = torch.nn.Parameter(torch.randn(outputs, inputs) / inputs)
             weight.allreduce = False  # reduced over the experts' own data-parallel group
             setattr(self, f"weight{number}", weight)
 
-    def forward(self: Any, rows: Any, tokens: list[int]) -> tuple[Any, None]:
+    def forward(self: Any, rows: Any, tokens: Any) -> tuple[Any, Any]:
+        tokens = tokens.tolist() if torch.is_tensor(tokens) else tokens
+        biases = self.biases and [bias.to(rows) for bias in self.biases]
         if any(count % alignment for count in tokens):
             raise ValueError(f"rows of experts not aligned to {alignment}: {tokens}")
+        if (fails == "empty input" and len(rows) == 0) or (fails == "empty expert" and 0 in tokens):
+            raise ValueError(f"the grouped GEMM fails on an {fails}")
         if cuts and len(rows) == 0:
-            return rows.new_empty(0, self.outputs), None
+            return rows.new_empty(0, self.outputs), biases
         unused = len(rows) - sum(tokens)
         *parts, _ = rows.split([*tokens, unused])
         weights = [getattr(self, f"weight{number}") for number in range(self.experts)]
         given = [part @ weight.t() for part, weight in zip(parts, weights) if not each or len(part)]
-        return torch.cat([*given, rows.new_zeros(unused, self.outputs)]), None
+        return torch.cat([*given, rows.new_zeros(unused, self.outputs)]), biases
 
     return type("GroupedLinear", (torch.nn.Module,), {"__init__": init, "forward": forward})
 
