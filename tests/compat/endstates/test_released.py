@@ -9,10 +9,9 @@ from unhang.compat.endstates.compare import compare
 from unhang.compat.endstates.endstate import Source
 from unhang.survey.classify import classify
 
-EXPERTS, WARMUP, SFT = "empty-expert-hang", "expert-dp-warmup", "sft-packed-seq-broadcast"
+EXPERTS, SFT = "empty-expert-hang", "sft-packed-seq-broadcast"
 RELEASES = {
     EXPERTS: [("megatron-core", it) for it in ("0.10.0", "0.15.3", "0.16.0rc0.dev132550", "0.18.2")],
-    WARMUP: [("megatron-core", "0.10.0"), ("ms-swift", "4.6.0")],
     SFT: [("megatron-lm", "0.17.1"), ("megatron-core", "0.18.2"), ("megatron-core", "0.19.2")],
 }
 

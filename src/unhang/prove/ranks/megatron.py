@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..cases import Topology
 
@@ -15,19 +16,24 @@ _NOW: list[Any] = []
 """The arguments of the last call in this process."""
 
 
-def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-cp-ep-dp-pp") -> None:
+def initialize(
+    topology: Topology,
+    chunks: int | None = None,
+    order: str = "tp-cp-ep-dp-pp",
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Call the real ``initialize_model_parallel`` with the arguments that this release has.
 
     Groups that are there with the same arguments stay. ``chunks`` is the number of virtual pipeline stages on each
-    rank. ``order`` is that of the ranks, from those that are next to each other on.
+    rank. ``order`` is that of the ranks, from those that are next to each other on. ``more`` has other arguments.
     """
     from megatron.core import parallel_state
 
     if parallel_state.model_parallel_is_initialized():  # for another setting, in the same process
-        if [topology, chunks, order] == _NOW:
+        if [topology, chunks, order, more] == _NOW:
             return
         parallel_state.destroy_model_parallel()
-    _NOW[:] = topology, chunks, order
+    _NOW[:] = topology, chunks, order, more
     wanted = {
         "tensor_model_parallel_size": topology.tp,
         "pipeline_model_parallel_size": topology.pp,
@@ -38,6 +44,7 @@ def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-c
         "num_distributed_optimizer_instances": topology.instances,
         "create_gloo_process_groups": False,
         "order": order,
+        **more,
     }
     known = inspect.signature(parallel_state.initialize_model_parallel).parameters
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
