@@ -31,7 +31,6 @@ BESIDE = {"ms-swift": ("megatron-core",)}
 _COLD = "before its first gradient"
 _CORE, _SWIFT = "initialize_model_parallel", "_initialize_mpu"
 _INTER, _INTRA = (f"get_{name}_distributed_optimizer_instance_group" for name in ("inter", "intra"))
-_ORDER = "tp-cp-ep-dp-pp"  # Megatron's default
 _MODULE = "swift.megatron.utils.megatron_lm_utils"
 _SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl")
 _NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "undefined", "flagcx")
@@ -69,19 +68,15 @@ _EACH: Sequence[tuple[Topology, dict[str, Any]]] = (
     (_FOUR, {"backend": "gloo"}),
     (_FOUR, {"order": "tp-cp-dp-ep-pp"}),  # neighbours share two groups
 )
-_MORE: Sequence[tuple[Topology, dict[str, Any]]] = (
-    (_PP, {"virtual_pipeline_model_parallel_size": 2}),
-    (_PP, {"gtp_remat_size": 2}),
-    (_FOUR, {"expert_gtp_remat_size": 2}),
-    (_FOUR, {"create_all_gather_group": True}),
-    (_INSTANCES, {"create_gloo_process_groups": True}),
-    (_TP, {"expert_tensor_parallel_size": None}),
-    (_CP, {"hierarchical_context_parallel_sizes": [1, 2]}),
-)
-"""Further arguments of initialize_model_parallel, for the releases that have them."""
 _ALONE: dict[str, Sequence[tuple[Topology, dict[str, Any]]]] = {
     _CORE: (
-        *((topology, {"more": more}) for topology, more in _MORE),
+        (_PP, {"virtual_pipeline_model_parallel_size": 2}),
+        (_PP, {"gtp_remat_size": 2}),
+        (_FOUR, {"expert_gtp_remat_size": 2}),
+        (_FOUR, {"create_all_gather_group": True}),
+        (_INSTANCES, {"create_gloo_process_groups": True}),
+        (_TP, {"expert_tensor_parallel_size": None}),
+        (_CP, {"hierarchical_context_parallel_sizes": [1, 2]}),
         *((topology, {}) for topology in (_INSTANCES._replace(ep=1), _EIGHT._replace(instances=2))),
     ),
     _SWIFT: (
@@ -89,6 +84,7 @@ _ALONE: dict[str, Sequence[tuple[Topology, dict[str, Any]]]] = {
         *((_TWO, {"accessor": kind}) for kind in ("absent", "none", "same")),
     ),
 }
+"""Further arguments of initialize_model_parallel, for the releases that have them; and what ms-swift may find."""
 GRID = [
     _case(f"{name}: {topology.text()}, {options}", topology, of=[name], **options)
     for name, alone in _ALONE.items()
@@ -164,7 +160,7 @@ def on_rank(case: Case, rank: int) -> Seen:
             if through_swift:
                 _swift(case, f"{device}:{rank}")
             else:
-                megatron.initialize(case.topology, order=options.get("order", _ORDER), more=options.get("more", {}))
+                megatron.initialize(case.topology, more=options)
             uses, made, is_waiting = sorted(watch.uses), [*watch.made], watch.is_waiting
             del watch.uses[:]
             _step(case.topology)
@@ -244,7 +240,7 @@ def _swift(case: Case, device: str) -> None:
     vars(sys.modules["swift.utils"])["get_current_device"] = lambda: device
     if case.options.get("ready"):
         megatron.initialize(size)
-    more = {"num_distributed_optimizer_instances": size.instances, "order": case.options.get("order", _ORDER)}
+    more = {"num_distributed_optimizer_instances": size.instances, "order": case.options.get("order", megatron.ORDER)}
     names[_CORE] = partial(names[_CORE], **more)
     own = {name: names[name] for name in (_INTER, _INTRA) if name in names}
     if kind := case.options.get("accessor"):  # those of another release, one of which may lack or give another group
