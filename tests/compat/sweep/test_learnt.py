@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from support import cli
+from support import cli, fake_scenes, sources
 from support.checkout import REPOSITORY
 from support.fake_index import AFFECTED, CLEAN
 from unhang import codemods, judge, prove, rewrite, shapes
 from unhang.compat import endstates
-from unhang.compat.endstates import sandbox
+from unhang.compat.endstates import sandbox, scenes
 from unhang.compat.endstates.compare import Row
 from unhang.compat.endstates.sandbox import SandboxError
 from unhang.compat.sweep import as_written, learnt
@@ -26,7 +26,7 @@ from unhang.shapes.catalog import Target
 from unhang.survey.classify import Run, State
 
 FUNCTION = "MegatronEngine.forward_backward_batch"
-MTP, WARMUP = "mtp-cp-deadlock", "expert-dp-warmup"
+MTP, WARMUP, EXPERTS = "mtp-cp-deadlock", "expert-dp-warmup", "empty-expert-hang"
 ROW = Row(["a"], 1, 1, 0, 0, 0, [])
 SHAPES, ROWS = {Kind()}, {Kind(fix, rows=True) for fix in catalog.fixes()}
 EVERY = {Kind(fix) for fix in catalog.fixes()} | SHAPES | ROWS
@@ -49,7 +49,7 @@ PLAIN = {
 }
 PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep", "unhang.find"}
 PLAIN |= {"unhang.find.metadata", *(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources"))}
-PROGRAM = f"""
+PROGRAM = """
 import pathlib, sys, tempfile
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Learnt
@@ -60,8 +60,8 @@ from unhang.shapes import catalog
 targets = [target for fix in catalog.fixes().values() for target in fix.targets]
 for target in targets:
     codemod(target)
-found = content({AFFECTED.encode()!r})
-target = next(target for target in targets if target.fix == {WARMUP!r})
+found = content(pathlib.Path(sys.argv[1]).read_bytes())
+target = next(target for target in targets if target.fix == sys.argv[2])
 learnt = Learnt(Cache(pathlib.Path(tempfile.mkdtemp())))
 state = learnt.state(found, target)
 assert state.state == "affected", state
@@ -87,10 +87,10 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
         (codemods, "mtp_cp_deadlock", {Kind(MTP)}),
         (codemods, "mtp_cp_deadlock/new", {Kind(MTP)}),
         (endstates, "sandbox", EVERY - SHAPES),
-        (endstates, "expert_dp_warmup", {Kind(WARMUP), Kind(WARMUP, rows=True)}),
+        (endstates, "empty_expert_hang", {Kind(EXPERTS), Kind(EXPERTS, rows=True)}),
         (prove, "scene", PLAYED),
         (prove, "fixes/mean_metric_dtype", {Kind(MEAN), Kind(MEAN, rows=True)}),
-        (prove, "fixes/expert_dp_warmup", set()),
+        (prove, "fixes/empty_expert_hang", set()),
         (judge, "decide", EVERY - SHAPES - ROWS),
         (rewrite, "deeper/new", EVERY - SHAPES - ROWS),
     ],
@@ -109,11 +109,12 @@ def test_changed_code_changes_the_digests_of_what_depends_on_it(
     assert len({*before.values()}) == len(EVERY)
 
 
-def test_the_digests_cover_all_code_that_the_facts_depend_on() -> None:
-    ran = cli.python("-c", PROGRAM, env={"PYTHONPATH": str(REPOSITORY / "src")})
+def test_the_digests_cover_all_code_that_the_facts_depend_on(tmp_path: Path) -> None:
+    (file := tmp_path / "experts.py").write_bytes(sources.wheel(EXPERTS, "0.19.2").data)
+    ran = cli.python("-c", PROGRAM, str(file), EXPERTS, env={"PYTHONPATH": str(REPOSITORY / "src")})
     assert ran.code == 0, ran.err
     loaded = set(ran.out.split())
-    assert {"unhang.codemods.expert_dp_warmup", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
+    assert {"unhang.codemods.empty_expert_hang", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
     covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES, "unhang.prove")  # the last shows whether a fix has a scene
     assert {name for name in loaded if not name.startswith(covered)} <= PLAIN
     ran = cli.python("-c", CHILD, env={"PYTHONPATH": str(REPOSITORY / "src")})
@@ -162,6 +163,7 @@ def test_a_changed_codemod_that_gives_the_same_text_runs_no_function_again(
 ) -> None:
     runs = Mock(wraps=sandbox.run)
     monkeypatch.setattr(sandbox, "run", runs)
+    monkeypatch.setattr(scenes, "run", fake_scenes.run)
     digests, changes = learnt.code_digest, [""]
     monkeypatch.setattr(learnt, "code_digest", lambda kind: f"{digests(kind)}{'' if kind.rows else changes[-1]}")
     target = next(target for target in catalog.fix(WARMUP).targets if target.upstream == "megatron-core")

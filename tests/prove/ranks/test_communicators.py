@@ -12,11 +12,11 @@ from unhang.prove.ranks import gloo
 from unhang.prove.ranks.communicators import Use, Watch
 
 
-def watched(job: Callable[[int], Any], world: int = 2) -> list[dict[str, Any]]:
+def watched(job: Callable[[int], Any], world: int = 2, device: str = "cuda") -> list[dict[str, Any]]:
     """Run a job on real ranks, and return what each one's watch has."""
 
     def body(rank: int) -> dict[str, Any]:
-        with Watch(rank, "cpu:gloo,cuda:nccl") as watch:
+        with Watch(rank, "cpu:gloo,cuda:nccl", device) as watch:
             returned = job(rank)
         return {"uses": watch.uses, "made": watch.made, "is_waiting": watch.is_waiting, "returned": returned}
 
@@ -106,6 +106,31 @@ def test_a_tensor_is_on_the_ranks_own_device_or_not(make: Callable[[], Any], on_
 
 
 @needs_torch
+def test_a_device_of_another_kind() -> None:
+    def job(rank: int) -> None:
+        for device in (f"npu:{rank}", "npu", f"npu:{1 - rank}", "cuda", own()):
+            dist().all_reduce(zeros(device=device))
+
+    for one in watched(job, device="npu"):
+        assert [use.on_device for use in one["uses"]] == [True, True, False, False, False]
+
+
+@needs_torch
+def test_a_later_watch_gets_the_groups_that_are_there_and_all_else_is_as_before() -> None:
+    def job(rank: int) -> list[bool]:
+        found = []
+        for _ in range(2):
+            with Watch(rank, "nccl"):
+                found.append([dist().new_group([0, 1]), dist().new_group([0, 1])])
+        (first, second), again = found
+        return [first is again[0], second is again[1], first is second, dist().get_backend(first) == "gloo"]
+
+    ranks = gloo.run(2, job)
+    assert ranks.text() == ""
+    assert [rank.value for rank in ranks.ranks] == [[True, True, False, True]] * 2
+
+
+@needs_torch
 @pytest.mark.parametrize("wait", ["item", "synchronize", ""])
 def test_what_waits_for_the_device(wait: str) -> None:
     def job(rank: int) -> None:
@@ -119,6 +144,8 @@ def test_what_waits_for_the_device(wait: str) -> None:
             torch.cuda.synchronize()
 
     assert {one["is_waiting"] for one in watched(job)} == {not wait}
+    assert {one["is_waiting"] for one in watched(job, device="npu")} == {wait != "item"}
+    assert {one["is_waiting"] for one in watched(lambda _: None)} == {None}
 
 
 @needs_torch

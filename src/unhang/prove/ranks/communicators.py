@@ -26,24 +26,33 @@ class Use(NamedTuple):
     """Whether each of its tensors was made on the rank's own device."""
 
 
+_GROUPS: dict[tuple[tuple[int, ...], int], Any] = {}
+"""The groups of this process, each with its number among those of the same ranks."""
+
+
 class Watch:
     """A context in which a rank poses as one with a GPU; it records what the rank does with its communicators.
 
     Use it in a rank's own process, on real groups of gloo. A group answers ``get_backend`` with the backend that it was
-    made with, or else with the pose. Tensors asked for on a GPU are made on the CPU.
+    made with, or else with the pose. Tensors asked for on a GPU are made on the CPU. A later watch makes the groups of
+    an earlier one again only in name, because to connect them takes long.
     """
 
-    def __init__(self, rank: int, backend: str) -> None:
-        """``rank`` is also the number of the rank's GPU; ``backend`` is what groups pose as, such as ``nccl``."""
+    def __init__(self, rank: int, backend: str, device: str = "cuda") -> None:
+        """``rank`` is also the number of the rank's GPU; ``backend`` is what groups pose as, such as ``nccl``.
+
+        ``device`` is the kind of GPU; those of another kind than ``cuda`` have nothing to do with ``torch.cuda``.
+        """
         self.uses: list[Use] = []
         self.made: list[tuple[int, ...]] = []
         """The ranks of each group that this rank took part in making, in order, whether it is a member or not."""
-        self.is_waiting = False
-        """Whether the device may still be busy with a collective."""
-        self._rank, self._backend = rank, backend
+        self.is_waiting: bool | None = None
+        """Whether the device may still be busy with a collective; None if the rank neither used nor awaited it."""
+        self._rank, self._backend, self._device = rank, backend, device
         self._groups: list[tuple[int, Any, str]] = []
         self._on_device: list[Any] = []
         self._modes = _modes(self)
+        self._real: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Watch:
         import torch
@@ -60,36 +69,45 @@ class Watch:
             *_: object,
             **__: object,
         ) -> Any:
-            group = real(ranks, use_local_synchronization=use_local_synchronization)
-            self.made.append(tuple(range(dist.get_world_size())) if ranks is None else tuple(sorted(ranks)))
-            self._groups.append((len(self.made), group, str(backend or self._backend)))
-            return group
+            members = tuple(range(dist.get_world_size())) if ranks is None else tuple(sorted(ranks))
+            key = members, self.made.count(members)
+            if key not in _GROUPS:
+                _GROUPS[key] = real(ranks, use_local_synchronization=use_local_synchronization)
+            self.made.append(members)
+            self._groups.append((len(self.made), _GROUPS[key], str(backend or self._backend)))
+            return _GROUPS[key]
 
-        dist.new_group = new_group
-        dist.get_backend = self._backend_of
-        torch.cuda.current_device = lambda: self._rank
-        torch.cuda.synchronize = self._synchronize
+        self._replace(dist, new_group=new_group, get_backend=self._backend_of)
+        self._replace(torch.cuda, current_device=lambda: self._rank, synchronize=self._synchronize)
         for mode in self._modes:
             mode.__enter__()
         return self
 
+    def _replace(self, module: Any, **new: Any) -> None:
+        for name, value in new.items():
+            self._real.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+
     def __exit__(self, *error: object) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*error)
+        for module, name, value in self._real:
+            setattr(module, name, value)
 
     def _backend_of(self, group: Any = None) -> str:
         return next((backend for _, own, backend in self._groups if own is group), self._backend)
 
     def _synchronize(self, *_: object, **__: object) -> None:
-        self.is_waiting = False
+        self.is_waiting = self._device != "cuda" and self.is_waiting
 
     def asked(self, device: Any) -> bool:
         """Return whether this names a GPU."""
-        return isinstance(device, int) or str(device).startswith("cuda")
+        return isinstance(device, int) or str(device).startswith(("cuda", self._device))
 
     def made_on(self, device: Any, tensor: Any) -> None:
         """Remember a tensor of the rank's own device."""
-        if str(device).removeprefix("cuda").removeprefix(":") in ("", str(self._rank)):
+        name = f"cuda:{device}" if isinstance(device, int) else str(device)
+        if name in (self._device, f"{self._device}:{self._rank}"):
             self._on_device.append(tensor)
 
     def issued(self, kind: str, group: Any, tensors: Sequence[Any]) -> None:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..cases import Topology
 
 
+ORDER = "tp-cp-ep-dp-pp"
+"""Megatron's default."""
 _NOW: list[Any] = []
 """The arguments of the last call in this process."""
 
 
-def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-cp-ep-dp-pp") -> None:
+def initialize(topology: Topology, chunks: int | None = None, more: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Call the real ``initialize_model_parallel`` with the arguments that this release has.
 
     Groups that are there with the same arguments stay. ``chunks`` is the number of virtual pipeline stages on each
-    rank. ``order`` is that of the ranks, from those that are next to each other on.
+    rank. ``more`` has other arguments, such as the ``order`` of the ranks, from those that are next to each other on.
     """
     from megatron.core import parallel_state
 
     if parallel_state.model_parallel_is_initialized():  # for another setting, in the same process
-        if [topology, chunks, order] == _NOW:
+        if [topology, chunks, more] == _NOW:
             return
         parallel_state.destroy_model_parallel()
-    _NOW[:] = topology, chunks, order
+    _NOW[:] = topology, chunks, more
     wanted = {
         "tensor_model_parallel_size": topology.tp,
         "pipeline_model_parallel_size": topology.pp,
@@ -37,7 +40,8 @@ def initialize(topology: Topology, chunks: int | None = None, order: str = "tp-c
         "expert_tensor_parallel_size": topology.etp,
         "num_distributed_optimizer_instances": topology.instances,
         "create_gloo_process_groups": False,
-        "order": order,
+        "order": ORDER,
+        **more,
     }
     known = inspect.signature(parallel_state.initialize_model_parallel).parameters
     parallel_state.initialize_model_parallel(**{name: value for name, value in wanted.items() if name in known})
