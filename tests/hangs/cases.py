@@ -23,9 +23,10 @@ def _each(jobs: Mapping[int, Topology], name: str = "", **options: Any) -> list[
 
 
 def _methods() -> list[Case]:
-    methods = ("policy-update", "log-prob", "values", "critic-update")
-    found = [case for method in methods for case in _each(_DP, method, methods=(method,), long=(0, 1))]
-    options = {"methods": ("policy-update",), "long": (0, 1), "replicas": 2}
+    methods = {"policy-update": "update_policy", "log-prob": "compute_log_prob"}
+    methods |= {"values": "compute_values", "critic-update": "update_critic"}
+    found = [case for name, method in methods.items() for case in _each(_DP, name, methods=(method,), long=2)]
+    options = {"methods": ("update_policy",), "long": 2, "replicas": 2}
     return [*found, Case("hybrid-4", _DP[4], "ranks", HUNG, options=options)]
 
 

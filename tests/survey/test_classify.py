@@ -8,6 +8,7 @@ from unhang.codemods import base, expert_dp_warmup
 from unhang.codemods.edit import Edit
 from unhang.codemods.expert_dp_warmup import InitializeModelParallel
 from unhang.compat.endstates import sandbox, scenes
+from unhang.compat.endstates.compare import Row
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
@@ -73,32 +74,22 @@ def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: s
         assert found.names == tuple(sorted(found.names)) != ()
 
 
-AGREEING = """\
-def rearrange_micro_batches(batch, max_token_len, dp_group=None):
-    lengths = batch["attention_mask"].sum(dim=1)
-    number = torch.tensor([ceildiv(lengths.sum().item(), max_token_len)])
-    if dist.is_initialized():
-        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=dp_group)
-    parts = get_seqlen_balanced_partitions(lengths.tolist(), number.item(), equal_size=False)
-    return [tu.index_select_tensor_dict(batch, part) for part in parts], parts
-"""
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "state", "why"),
+    ("failed", "problems", "condition", "state"),
     [
-        ("", "", "right", ""),
-        ("is_initialized()", "is_initialized() and dp_group is not None", "wrong", ""),
-        ("is_initialized()", "is_initialized() and dp_group is None", "undecided", "fails with group=world"),
-        ("equal_size=False)", "equal_size=False)[1:]", "undecided", "a row is lost"),
-        ("dist.is_initialized()", "dist.is_nccl_available()", "undecided", "a new branch: dist.is_nccl_available"),
+        (0, [], "dist.is_initialized()", "right"),
+        (0, [], "dp_group is not None", "repaired"),
+        (1, [], "dp_group is not None", "wrong"),
+        (1, ["a new branch: dp_group"], "dp_group is not None", "undecided"),
     ],
 )
-def test_a_function_that_targets_depend_on_is_right_or_wrong(old: str, new: str, state: str, why: str) -> None:
+def test_a_function_that_targets_depend_on_is_right_or_wrong(
+    failed: int, problems: list[str], condition: str, state: str
+) -> None:
     (other,) = set(catalog.fix("fsdp-dynamic-bsz").functions) - set(TARGETS)
-    found = classify(AGREEING.replace(old, new, 1).encode(), other)
-    assert (found.state, why in found.why, found.result) == (state, True, None), found
-    assert (found.why == "") == (state != "undecided")
+    text = f"def {other.function}(batch, dp_group=None):\n    return {condition}\n"
+    found = classify(text.encode(), other, run=lambda *_: Row([], 2, 2 - failed, 0, failed, 0, problems))
+    assert (found.state, found.why, found.result) == (state, "".join(problems), None)
 
 
 def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() -> None:
