@@ -1,22 +1,29 @@
 """What scenes show of the functions made up in ``fake_index``, told by their text: no torch runs, in no release."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from unhang.compat.endstates.compare import FAILS, Row
-from unhang.compat.endstates.endstate import Source
-
-
-def run(fix: str, before: Source, after: Source | None, through: Sequence[str] = ()) -> Row:
-    """Return a row as ``scenes.run`` does."""
-    problems = [f"{FAILS} one setting: {why}" for why in _wrong(before.text)]
-    return Row(["number"], 1, 1 - len(problems), 0, len(problems), 0, problems)
+from unhang.judge import rows, scene
+from unhang.judge.rows import Row, Source
 
 
-def _wrong(text: str) -> list[str]:
+def run(fix: str, before: Source, after: Source | None) -> Row:
+    """Return a row as ``trees.run`` does, of two settings: one with the defect, and one without it."""
+    names = [next(case.name for case in scene.of(fix).GRID if case.is_control is control) for control in (False, True)]
+    texts = {rows.BEFORE: before.text, **({rows.AFTER: after.text} if after else {})}
+    answer = {name: {"wrong": _wrong(text, *names), "ran": 2, "open": []} for name, text in texts.items()}
+    return rows.row(fix, before, after, answer)
+
+
+def _wrong(text: str, defect: str, control: str) -> Mapping[str, str]:
+    if "def initialize_model_parallel" in text:
+        if "all_reduce" not in text:
+            return {defect: "0 collectives at initialization"}
+        return {control: "1 collectives at initialization"} if "if True:" in text else {}
     if "get_megatron_mtp_loss" not in text:
-        return []
+        return {}
     if "data" not in text:
-        return ["crashed: rank 0 raised TypeError"]
+        return {control: "crashed: rank 0 raised TypeError"}
     if "mtp.enable" not in text:
-        return ["rank 0 of 1 joins 1 reductions"]
-    return [] if "is_pipeline_last_stage(ignore_virtual=True)" in text else ["hung: rank 0 waits in all_reduce"]
+        return {control: "rank 0 of 1 joins 1 reductions"}
+    is_right = "is_pipeline_last_stage(ignore_virtual=True)" in text
+    return {} if is_right else {control: "hung: rank 0 waits in all_reduce"}

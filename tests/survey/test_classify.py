@@ -4,12 +4,12 @@ import pytest
 
 from support import fake_scenes
 from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
-from unhang.codemods import base
+from unhang.codemods import base, expert_dp_warmup
 from unhang.codemods.edit import Edit
-from unhang.codemods.expert_dp_warmup import megatron_core
-from unhang.codemods.expert_dp_warmup.megatron_core import InitializeModelParallel
-from unhang.compat.endstates import sandbox, scenes
+from unhang.codemods.expert_dp_warmup import InitializeModelParallel
+from unhang.judge import rows, scene
 from unhang.judge.decide import codemod
+from unhang.judge.rows import Row, Source
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
 from unhang.survey.classify import State, classify
@@ -26,7 +26,6 @@ LOSS = """\
 FIXED = CLEAN.replace("        return", LOSS)
 UNGATED = FIXED.replace("self.model_config.mtp.enable and ", "")
 BROKEN = FIXED.replace("mpu.is_pipeline_last_stage(ignore_virtual=True)", "self.is_mp_src_rank_with_outputs()")
-PART = "_EXPERT_DATA_PARALLEL_GROUP = made\n"
 WARM = """\
     for _ in range(min(expert_model_parallel_size - 1, "ccl" in torch.distributed.get_backend())):
         torch.distributed.all_reduce(
@@ -36,13 +35,9 @@ WARM = """\
     _set_global"""
 
 
-@pytest.fixture(autouse=True)
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenes, "run", fake_scenes.run)
-
-
 def classified(data: str, fix: str) -> State:
-    return classify(data.encode(), next(target for target in TARGETS if target.fix == fix))
+    target = next(target for target in TARGETS if target.fix == fix)
+    return classify(data.encode(), target, fake_scenes.run)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +57,6 @@ def classified(data: str, fix: str) -> State:
             "undecided",
             "define or import _EXPERT_DATA_PARALLEL_GR",
         ),
-        # its anchors match, but a job with 8 ranks hangs with the rewrite, or already without it
-        ("expert-dp-warmup", AFFECTED.replace(PART, PART + " " * 8 + "if rank: return\n"), "undecided", "not cured w"),
-        ("expert-dp-warmup", AFFECTED.replace("number = 0", "number = missing"), "undecided", "raises NameError"),
-        ("expert-dp-warmup", AFFECTED.replace("number = 0", "__debug__ or 1"), "undecided", "branch: __debug__"),
-        ("empty-expert-hang", "class TEGroupedMLP:\n  def forward(self, x): return x", "undecided", "raises TypeError"),
     ],
 )
 def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: str, why: str) -> None:
@@ -79,32 +69,24 @@ def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: s
         assert found.names == tuple(sorted(found.names)) != ()
 
 
-AGREEING = """\
-def rearrange_micro_batches(batch, max_token_len, dp_group=None):
-    lengths = batch["attention_mask"].sum(dim=1)
-    number = torch.tensor([ceildiv(lengths.sum().item(), max_token_len)])
-    if dist.is_initialized():
-        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=dp_group)
-    parts = get_seqlen_balanced_partitions(lengths.tolist(), number.item(), equal_size=False)
-    return [tu.index_select_tensor_dict(batch, part) for part in parts], parts
-"""
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "state", "why"),
-    [
-        ("", "", "right", ""),
-        ("is_initialized()", "is_initialized() and dp_group is not None", "wrong", ""),
-        ("is_initialized()", "is_initialized() and dp_group is None", "undecided", "fails with group=world"),
-        ("equal_size=False)", "equal_size=False)[1:]", "undecided", "a row is lost"),
-        ("dist.is_initialized()", "dist.is_nccl_available()", "undecided", "a new branch: dist.is_nccl_available"),
-    ],
+    ("fails", "feature", "state"),
+    [(False, True, "wrong"), (None, True, "repaired"), (None, False, "right"), (True, True, "undecided")],
 )
-def test_a_function_that_targets_depend_on_is_right_or_wrong(old: str, new: str, state: str, why: str) -> None:
-    (other,) = set(catalog.fix("fsdp-dynamic-bsz").functions) - set(TARGETS)
-    found = classify(AGREEING.replace(old, new, 1).encode(), other)
-    assert (found.state, why in found.why, found.result) == (state, True, None), found
-    assert (found.why == "") == (state != "undecided")
+def test_a_function_that_targets_depend_on_is_right_or_wrong(
+    fails: bool | None, feature: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``fails``: whether it does so in a control, or where the defect is."""
+    (other,) = set(catalog.fix("fused-head-no-gradient").functions) - set(TARGETS)
+    wrong = {it.name: "why" for it in scene.of(other.fix).GRID if it.is_control is fails}
+
+    def run(fix: str, before: Source, after: Source | None) -> Row:
+        return rows.row(fix, before, after, {rows.BEFORE: {"wrong": wrong, "ran": 99, "open": []}})
+
+    monkeypatch.setattr(scene, "has_feature", lambda *_: feature)
+    owner, name = other.function.split(".")
+    found = classify(f"class {owner}:\n    def {name}(): pass\n".encode(), other, run)
+    assert (found.state, found.result, bool(found.why)) == (state, None, state == "undecided")
 
 
 def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() -> None:
@@ -113,19 +95,19 @@ def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() ->
     assert classified(data, "expert-dp-warmup").state == "fixed"
 
 
-def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_breaks_a_setting_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its anchors, names and second pass are right; it also warms up without expert parallelism."""
     planned = InitializeModelParallel.plan
-    right = classify(AFFECTED.encode(), WARMUP)
+    right = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
 
     def careless(self: InitializeModelParallel, function: Function) -> list[Edit]:
         (edit,) = planned(self, function)
-        template = megatron_core._WARM_UP.replace("expert_model_parallel_size > 1", "True")
+        template = expert_dp_warmup._IN_MEGATRON.replace("expert_model_parallel_size > 1", "True")
         return [edit._replace(change=base.followed_by(template))]
 
     monkeypatch.setattr(InitializeModelParallel, "plan", careless)
-    found = classify(AFFECTED.encode(), WARMUP)
-    assert (found.state, found.why.split(":")[0]) == ("undecided", "worse with ep=1")
+    found = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
+    assert (found.state, found.why.split(" with ")[0]) == ("undecided", "worse")
     assert found.result not in (None, right.result), "a person may still decide that it is affected"
 
 
@@ -137,13 +119,13 @@ def test_a_defect_that_the_codemod_refuses_is_a_state_once_the_manifest_says_wha
     monkeypatch.setattr(catalog, "fix", lambda name: fix._replace(targets=(target,)))
     states = {"fixed": FIXED, "not-affected": CLEAN, "no-rewrite": BROKEN, "undecided": UNCLEAR}
     for state, data in states.items():
-        found = classify(data.encode(), target)
+        found = classify(data.encode(), target, fake_scenes.run)
         assert (found.state, bool(found.why), found.result) == (state, state == "undecided", None)
 
 
-def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "judge_of", lambda fix, function: None)
+def test_a_fix_without_a_scene_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "of", lambda fix: None)
     monkeypatch.setattr(codemod(WARMUP), "plan", None)
-    found = classify(AFFECTED.encode(), WARMUP)
+    found = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
     assert (found.state, found.row) == ("undecided", None)
-    assert "write compat/endstates/expert_dp_warmup.py, or decide it in the manifest" in found.why
+    assert found.why == "expert-dp-warmup has no scene that could show its state"

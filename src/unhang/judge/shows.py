@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 
 
 def run(finding: Finding, rewritten: bytes | None, python: str) -> Shown:
-    """Play the scene for the function of a finding, and for that of the ``rewritten`` bytes of its file, if a rewrite fits.
+    """Play the scene for the function of a finding, and for that of the ``rewritten`` bytes, if there are any.
 
     ``python`` imports the function's package, and needs torch. The child has limits, and ends whatever the function
     does.
