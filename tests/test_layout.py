@@ -8,7 +8,7 @@ REPOSITORY = Path(__file__).parent.parent
 # Each folder of modules, and the folders that may have their tests.
 FOLDERS = {"src/unhang": ["tests"], "codemods": ["tests/codemods"], "compat": ["tests/compat"]}
 # Where each fix has a module or a package of its name. The fix's own test module covers it.
-OF_FIXES = ["codemods", "compat/endstates", "src/unhang/prove/fixes"]
+OF_FIXES = ["codemods", "src/unhang/prove/fixes"]
 # The modules that another test module covers.
 COVERED_BY = {
     "src/unhang/__init__.py": "test_package.py",
@@ -55,9 +55,6 @@ COVERED_BY = {
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "src/unhang/survey/apply.py": "cli/test_apply_command.py",
     "codemods/edit.py": "codemods/test_splice.py",
-    "compat/endstates/cage.py": "judge/test_shows.py",
-    "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
-    "compat/endstates/trial.py": "judge/test_shows.py",
     "compat/sweep/by_fix.py": "compat/sweep/test_generate.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }
