@@ -46,8 +46,9 @@ def test_a_function_that_differs_is_no_anchor(codemod: Any, old: str) -> None:
         codemod.plan(examples.function_of(example.before.replace(old, "other")))
 
 
+@pytest.mark.torch
 @pytest.mark.slow
-def test_a_sweep_records_what_its_end_state_shows(tmp_path: Path) -> None:
+def test_a_sweep_records_what_its_scene_shows(tmp_path: Path) -> None:
     copy = tmp_path / "accelerate-fixes"
     shutil.copytree(PACK, copy)
     path = copy / "compat" / "data" / f"{FIX}.json"

@@ -1,7 +1,7 @@
 """accelerate: the real ``split_between_processes`` on real processes, which split samples and say what they got.
 
-The state of a process is as ``PartialState()`` leaves it, but nothing is asked of the machine. A stand-in: the data set;
-the real one wants Arrow files.
+The state of a process is as ``PartialState()`` leaves it, but nothing is asked of the machine. The data set is a
+stand-in: the real one wants Arrow files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..cases import DIFFERS, PASSED, Case, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 WARM = ("torch", "transformers")
 
@@ -41,15 +41,27 @@ GRID = [
 ]
 HELD = {
     r"all\(": "refuses a dictionary whose values differ in length",
+    r"end_index > len\(inputs\)": "no part ends behind the last sample",
     r"is_datasets_available": "true, or there is no data set",
+    r"isinstance\(inputs, Dataset\)": "anything else is no series, and given to every process whole",
 }
 
 
-class Data(list[int]):
+class Data:
     """A data set."""
 
+    def __init__(self, samples: Sequence[int]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.samples)
+
     def select(self, numbers: Sequence[int]) -> Data:
-        return Data(self[number] for number in numbers)
+        """Return the samples at these places."""
+        return Data([self.samples[number] for number in numbers])
 
 
 def prepare() -> None:
