@@ -191,7 +191,6 @@ PROOFS = [
             ),
             "without the guard for no micro-batch": Other(without(r"n_micro_batch > 0 and ", ""), ("no-micro-batch",)),
         },
-        timed=True,
     )
 ]
 FUZZ = Fuzz(CASES, 5, r"mtp|losses_reduced|n_micro_batch|metrics|is_mp_src|is_pipeline", examples=80)
