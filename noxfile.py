@@ -26,6 +26,7 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
 PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
 SCENES = ["tests/fixes", "tests/mutants", "tests/judge", "tests/compat"]  # so do some of these: they play scenes
+SCENES += ["tests/test_example_pack.py"]
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 
@@ -219,10 +220,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def mutants(session: nox.Session) -> None:
-    """Change each rewrite in some hundred ways; show that scenes and end states notice: `-- --fix ID`, `-- --all`.
-
-    `-- --proofs` gives the mutants to the proofs on real ranks too, for some minutes each.
-    """
+    """Change each rewrite in some hundred ways; show that its scene notices: `-- --fix ID`, `-- --all` prints how."""
     install_wheel(session, "test")
     install_proofs(session)
     session.run("python", "-W", "ignore", "-m", "mutants", *session.posargs, env={"PYTHONPATH": "tests"})
@@ -341,17 +339,6 @@ def sweep(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", reuse_venv=True)
-def endstates(session: nox.Session) -> None:
-    """Run each fix's function, untouched and rewritten, in every configuration, for every shape of the matrix.
-
-    The clones are those of `sweep`; without them only the shapes of the releases run.
-    """
-    env = from_checkout(session)
-    install_proofs(session)
-    session.run("python", "-m", "unhang.compat.sweep.endstates", *session.posargs, env=env)
-
-
-@nox.session(python="3.11", reuse_venv=True)
 def compat(session: nox.Session) -> None:
     """Lint the fixes, the matrix and the pages made from it; judge history; verify a sample against real wheels.
 
@@ -372,7 +359,7 @@ def compat(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def fix(session: nox.Session) -> None:
-    """Check one fix, `-- ID`: parts, sweep, endstates, tests, mutants, fuzz, proofs, lint; `-- ID STEP...`: only these.
+    """Check one fix, `-- ID`: parts, sweep, tests, mutants, proofs, lint; `-- ID STEP...`: only these.
 
     It stops at the first that wants a person, and says what and where. The clone is that of `sweep`.
     """
@@ -389,7 +376,7 @@ def fix(session: nox.Session) -> None:
     run("parts")  # before anything large is installed
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test", "lint", "typecheck"))
     install_proofs(session)
-    run("sweep", "endstates", "tests", "mutants", "fuzz", "proofs", "lint")
+    run("sweep", "tests", "mutants", "proofs", "lint")
 
 
 def build_site(session: nox.Session, *options: str) -> Path:

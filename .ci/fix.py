@@ -8,10 +8,11 @@ It says what a person must do then, and where. Exits with 1 then, with 2 if ther
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,84 +27,82 @@ class Step(NamedTuple):
     name: str
     commands: tuple[tuple[str, ...], ...]
     """What this Python runs, one after the other."""
-    where: str
-    """The file that a person changes then, and perhaps the name in it, after a colon."""
-    what: str
-    """What the person does there."""
+    wants: Mapping[str, str]
+    """What a person does where no line of the output says it: by the file, and perhaps the name in it after a colon."""
 
 
 _NOTHING = 5  # pytest found no such test
 _FAILED = 2  # one of our own commands could not run at all, and has said why
+_PLACE = re.compile(r"^([\w./-]+\.(?:py|json|md)):(\d+):(?:\d+:)? ?", re.MULTILINE)
+"""A frame of a traceback, or a line of ruff's or mypy's."""
+
+
+def files(fix: str) -> dict[str, str]:
+    """Return where the parts of a fix are, by name."""
+    module = fix.replace("-", "_")
+    return {
+        "manifest": f"patches/{fix}/manifest.json",
+        "codemod": f"codemods/{module}.py",
+        "scene": f"src/unhang/prove/fixes/{module}.py",
+        "tests": f"tests/fixes/test_{module}.py",
+    }
 
 
 def steps(fix: str) -> list[Step]:
     """Return the steps, in order. The first has no command: it only reads."""
-    module = fix.replace("-", "_")
-    tests, endstate = f"tests/fixes/test_{module}.py", f"compat/endstates/{module}.py"
-    proof, codemod = f"src/unhang/prove/fixes/{module}.py", f"codemods/{module}.py"
-    code = [path for path in (codemod, endstate, proof, tests) if (REPOSITORY / path).exists()]
-    judge, judges = (f"{endstate}:END_STATES", "end state") if endstate in code else (f"{proof}:GRID", "scene")
-    own = f"{fix} or {module}"
+    manifest, codemod, scene, tests = files(fix).values()
+    code = [path for path in (codemod, scene, tests) if (REPOSITORY / path).exists()]
+    own = f"{fix} or {fix.replace('-', '_')}"
     quick = ("-m", "pytest", "-n", "0")
     shared = ("tests/codemods/test_examples.py", "tests/fixes/test_anchors.py", "tests/fixes/test_patches.py")
     signed = ("tests/diagnose/test_known.py", "tests/diagnose/test_fixes.py")
-    proofs = () if is_unproved(fix) else ((*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),)
+    rewrite = {f"{codemod}:CODEMODS": "the codemod rewrites each function above, or refuses it"}
     return [
-        Step("parts", (), f"patches/{fix}/manifest.json", ""),
+        Step("parts", (), {}),
         Step(
             "sweep",
-            (("-m", "unhang.compat.sweep.generate", "--fix", fix), ("-m", "unhang.compat.sweep.pages")),
-            judge,
-            f"make the {judges} decide each shape that is named above, or write a row with the reason in "
-            "the manifest's `decisions`",
-        ),
-        Step(
-            "endstates",
             (
-                ("-m", "unhang.compat.sweep.endstates", "--fix", fix),
+                ("-m", "unhang.compat.sweep.generate", "--fix", fix),
+                ("-m", "unhang.compat.sweep.pages"),
                 ("-m", "unhang.compat.sweep.lint", "--sample", "0"),
                 ("-m", "support.architecture"),
             ),
-            judge,
-            f"each problem above is one of the {judges}, of the rewrite, or of what the manifest says",
+            {
+                f"{scene}:GRID": "the settings decide each shape above both ways",
+                **rewrite,
+                f'{manifest}:  "decisions"': "or a row says what a shape is, and why no scene can",
+            },
         ),
         Step(
             "tests",
-            ((*quick, tests), (*quick, *shared, *signed, "-k", own)),
-            f"{tests}:TestRewrite",
-            "the first failure above has the file and the line",
+            (
+                (*quick, tests),
+                (*quick, *shared, *signed, "-k", own),
+                ("-W", "ignore", "-m", "fuzz", "--fix", fix),
+            ),
+            rewrite,
         ),
         Step(
             "mutants",
             (("-W", "ignore", "-m", "mutants", "--fix", fix),),
-            f"{tests}:MUTANTS",
-            f"let {judge.partition(':')[0]} notice each mutant that survived, or say in `equivalent` why it is right",
+            {f"{scene}:GRID": "a setting tells each mutant above that survived from the rewrite"},
         ),
         Step(
-            "fuzz",
-            (("-W", "ignore", "-m", "fuzz", "--fix", fix),),
-            f"{codemod}:CODEMODS",
-            "the codemod must refuse each function above that it got wrong, or find its anchors in more of them",
+            "proofs",
+            ((*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),),
+            {f"{scene}:CASES": "the first failure above has the case and what was seen"},
         ),
-        Step("proofs", proofs, f"{proof}:CASES", "the first failure above has the case and what was seen"),
         Step(
             "lint",
             (
                 ("-m", "ruff", "format", *code),
-                ("-m", "ruff", "check", *code),
+                ("-m", "ruff", "check", "--output-format", "concise", *code),
                 ("-m", "mypy", *code),
                 ("-m", "unhang.compat.sweep.pages", "--check"),
             ),
-            code[0] if code else codemod,
-            "each line above has its place",
+            {codemod: "each line above has its place"},
         ),
     ]
-
-
-def is_unproved(fix: str) -> bool:
-    """Return whether the page says why there is no proof."""
-    page = REPOSITORY / "patches" / fix / "page.md"
-    return page.exists() and parts.NO_PROOF in page.read_text(encoding="utf-8")
 
 
 def place(where: str) -> str:
@@ -111,8 +110,7 @@ def place(where: str) -> str:
     path, _, name = where.partition(":")
     file = REPOSITORY / path
     rows = file.read_text(encoding="utf-8").splitlines() if name and file.is_file() else []
-    starts = (name, f"class {name}", f"from {name}")
-    line = next((number for number, row in enumerate(rows, 1) if row.startswith(starts) or f" as {name}" in row), 0)
+    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 0)
     return f"{path}:{line}" if line else path
 
 
@@ -127,15 +125,42 @@ def unfinished(fix: str) -> Iterator[str]:
 
 def run(step: Step, fix: str) -> list[str]:
     """Run a step; return what a person must do, each with its place, or nothing."""
-    if not step.commands and step.name == "parts":
+    if not step.commands:
         return list(unfinished(fix))
     for words in step.commands:
-        code = subprocess.run([sys.executable, *words], cwd=REPOSITORY, check=False).returncode
+        code, output = ran(words)
         if code == _FAILED and "unhang.compat" in words[1]:
             return ["the error above says why this step did not run"]
         if code and not (code == _NOTHING and "pytest" in words):
-            return [f"{place(step.where)}: {step.what}"]
+            if found := blamed(output, [*files(fix).values()]):
+                return [f"{found}: the first failure above leads here"]
+            return [f"{place(where)}: {what}" for where, what in step.wants.items()]
     return []
+
+
+def ran(words: Sequence[str]) -> tuple[int, str]:
+    """Run a command of this Python; return its exit code and what it printed."""
+    lines = []
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        for line in child.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    return child.returncode, "".join(lines)
+
+
+def blamed(output: str, own: Sequence[str]) -> str:
+    """Return the innermost place in the fix's own files to which the first failure leads; empty if it is not in them.
+
+    A line of the fix's code counts before one of its tests.
+    """
+    end = next(
+        (found.end() for found in _PLACE.finditer(output) if output[found.end() : found.end() + 1].strip()), None
+    )
+    places = [(str(Path(REPOSITORY, file).resolve()), line) for file, line in _PLACE.findall(output[:end])]
+    mine = [f"{path}:{line}" for path in reversed(own) for file, line in places if file == str(REPOSITORY / path)]
+    return mine[-1] if mine else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

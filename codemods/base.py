@@ -35,7 +35,7 @@ class Codemod:
     """The rewrite of one function. The module of a fix maps qualified function names to these in ``CODEMODS``.
 
     A codemod says what changes, and no more: whether a shape has the defect, and whether its rewrite is right, is
-    found out by running both (``compat/endstates``). Its docstring shows that change on code that is made up, once
+    found out by playing both (``judge/rows.py``). Its docstring shows that change on code that is made up, once
     or more, in this form; a test runs it. In what comes after, a line with ``...`` stands for any lines::
 
         Before::

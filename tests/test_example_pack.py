@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import time
 import venv
 import zipfile
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from support import cli, examples
+from support import cli, examples, wheel_files
 from support.checkout import REPOSITORY
 from tried import trees
 from tried.originals import Upstream
 from unhang.codemods.base import AnchorError
+from unhang.judge import scene
+from unhang.judge.scene import NoTorchError, Question
 from unhang.plugins import packs
 
 PACK, FIX = REPOSITORY / "docs" / "packs" / "accelerate-fixes", "split-few-samples"
@@ -46,8 +49,9 @@ def test_a_function_that_differs_is_no_anchor(codemod: Any, old: str) -> None:
         codemod.plan(examples.function_of(example.before.replace(old, "other")))
 
 
+@pytest.mark.torch
 @pytest.mark.slow
-def test_a_sweep_records_what_its_end_state_shows(tmp_path: Path) -> None:
+def test_a_sweep_records_what_its_scene_shows(tmp_path: Path) -> None:
     copy = tmp_path / "accelerate-fixes"
     shutil.copytree(PACK, copy)
     path = copy / "compat" / "data" / f"{FIX}.json"
@@ -70,6 +74,30 @@ def test_a_sweep_records_what_its_end_state_shows(tmp_path: Path) -> None:
     again = cli.called_with_all("sweep", "--pack", copy, "--target", tmp_path / "site")
     assert (again.code, path.read_bytes()) == (1, before)
     assert "not recorded" in again.err
+
+
+def test_a_sweep_without_torch_records_nothing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, info = Path(shutil.copytree(PACK, tmp_path / "copy")), "accelerate-1.13.0.dist-info"
+    before = cli.tree(copy)
+    text = b"class PartialState:\n    def split_between_processes(self, inputs):\n        return inputs\n"
+    files = {
+        "accelerate/__init__.py": b"",
+        FILE: text,
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: accelerate\nVersion: 1.13.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\n",
+    }
+    wheel = wheel_files.made(tmp_path, "accelerate-1.13.0-py3-none-any.whl", files)
+
+    def ask(python: str, question: Question, *_: object) -> None:
+        assert (Path(question.path[0]) / FILE).read_bytes() == text
+        raise NoTorchError("no torch here: No module named 'torch'")
+
+    monkeypatch.setattr(scene, "ask", ask)
+    swept = cli.called_with_all("sweep", "--pack", copy, "--releases", wheel)
+    assert (swept.code, cli.tree(copy)) == (1, before)
+    assert f"no torch here: No module named 'torch'; install torch for {sys.executable}" in swept.err
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ REPOSITORY = Path(__file__).parent.parent
 # Each folder of modules, and the folders that may have their tests.
 FOLDERS = {"src/unhang": ["tests"], "codemods": ["tests/codemods"], "compat": ["tests/compat"]}
 # Where each fix has a module or a package of its name. The fix's own test module covers it.
-OF_FIXES = ["codemods", "compat/endstates", "src/unhang/prove/fixes"]
+OF_FIXES = ["codemods", "src/unhang/prove/fixes"]
 # The modules that another test module covers.
 COVERED_BY = {
     "src/unhang/__init__.py": "test_package.py",
@@ -35,10 +35,7 @@ COVERED_BY = {
     "src/unhang/plugins/pack_modules.py": "plugins/test_packs.py",
     "src/unhang/prove/line.py": "prove/test_answers.py",
     "src/unhang/prove/table.py": "prove/test_answers.py",
-    "src/unhang/prove/ranks/arguments.py": "prove/ranks/test_schedule.py",
     "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",
-    "src/unhang/prove/ranks/calls.py": "prove/ranks/test_recorder.py",
-    "src/unhang/prove/ranks/followed.py": "prove/ranks/test_taint.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/routers.py": "proofs/test_proofs.py",
@@ -54,9 +51,6 @@ COVERED_BY = {
     "src/unhang/store/steps.py": "store/test_recovery.py",
     "src/unhang/survey/apply.py": "cli/test_apply_command.py",
     "codemods/edit.py": "codemods/test_splice.py",
-    "compat/endstates/cage.py": "judge/test_shows.py",
-    "compat/endstates/endstate.py": "compat/endstates/test_compare.py",
-    "compat/endstates/trial.py": "judge/test_shows.py",
     "compat/sweep/by_fix.py": "compat/sweep/test_generate.py",
     "compat/sweep/sources.py": "compat/sweep/test_rules.py",
 }

@@ -17,7 +17,7 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
 FIGURES = ("branches", "configurations", "passed", "cured", "failed", "worse")
-"""What is on record of an end state."""
+"""What is on record of a shape's row."""
 
 
 def facts(

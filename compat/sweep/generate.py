@@ -137,7 +137,7 @@ def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], 
     for line in settled.undecided:
         print(f"undecided: {line}", file=sys.stderr)
     if settled.undecided:
-        print("  mend the end state or the codemod, or decide in the manifest", file=sys.stderr)
+        print("  mend the scene or the codemod, or decide in the manifest", file=sys.stderr)
     nightlies = sum(".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     for upstream in (one.name for one in packs.upstreams().values() if one.within is not None):

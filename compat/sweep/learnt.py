@@ -12,14 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unhang.compat.endstates import sandbox
-from unhang.compat.endstates.compare import Row
-from unhang.compat.endstates.endstate import Source
-from unhang.compat.endstates.sandbox import SandboxError
-from unhang.compat.sweep import as_written
+from unhang.compat.sweep import as_written, trees
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.sources import Content, content
-from unhang.judge import scene
+from unhang.judge.rows import Row, Source
+from unhang.judge.scene import SceneError
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes import shape as shapes
@@ -32,8 +29,7 @@ _KEPT_DAYS = 30
 _OF_THE_MATRIX = {"catalog", "facts"}
 """What reads the matrix, in unhang.shapes: no fact depends on it."""
 _OF_SHAPES = ("unhang.shapes", "unhang.compat.sweep.as_written", "unhang.compat.sweep.learnt")
-_OF_ROWS = ("unhang.shapes", "unhang.compat.endstates")
-_OF_SCENES = ("unhang.prove", "unhang.judge.scene", "unhang.compat.sweep.trees")
+_OF_ROWS = ("unhang.shapes", "unhang.prove", "unhang.judge.scene", "unhang.judge.rows", "unhang.compat.sweep.trees")
 _OF_FIXES = ("unhang.codemods", "unhang.judge", "unhang.rewrite", "unhang.survey", *_OF_ROWS)
 
 
@@ -77,13 +73,12 @@ class Learnt:
         shape: str | None = answer
         return shape
 
-    def state(self, found: Content, target: Target, as_written: bool = False) -> State:
+    def state(self, found: Content, target: Target) -> State:
         """Return the state of a target in a content that has it."""
-        beside = f"{' as written' if as_written else ''}{' with a workaround' if target.workaround else ''}"
-        key = f"state {found.sha256} {_name(target)}{beside}"
+        key = f"state {found.sha256} {_name(target)}{' with a workaround' if target.workaround else ''}"
         try:
-            answer = self._fact(Kind(target.fix), key, lambda: classify(found.data, target, as_written, self._row))
-        except SandboxError as error:  # a busy machine may be the reason: it is asked again in the next run
+            answer = self._fact(Kind(target.fix), key, lambda: classify(found.data, target, self._row))
+        except SceneError as error:  # a busy machine may be the reason: it is asked again in the next run
             return State("undecided", None, (), str(error))
         state, result, names, why, row = answer
         return State(state, result, tuple(names), why, row and Row(*row))
@@ -131,11 +126,11 @@ class Learnt:
         self._cache.keep_content(changed)
         return changed.sha256
 
-    def _row(self, fix: str, before: Source, after: Source | None, as_written: bool) -> Row:
-        """Return what ``sandbox.run`` does. It depends on no codemod: another one may well give the same text."""
+    def _row(self, fix: str, before: Source, after: Source | None) -> Row:
+        """Return what ``trees.run`` does. It depends on no codemod: another one may well give the same text."""
         texts = (content(source.text.encode()).sha256 if source else "" for source in (before, after))
-        key = f"row {' '.join(texts)} {before.name}{' as written' if as_written else ''}"
-        return Row(*self._fact(Kind(fix, rows=True), key, lambda: sandbox.run(fix, before, after, as_written)))
+        key = f"row {' '.join(texts)} {before.name}"
+        return Row(*self._fact(Kind(fix, rows=True), key, lambda: trees.run(fix, before, after)))
 
     def _fact(self, kind: Kind, key: str, compute: Callable[[], Any]) -> Any:
         """Return a fact, which is computed once."""
@@ -161,8 +156,7 @@ def code_digest(kind: Kind) -> str:
     """
     others = {other.replace("-", "_") for other in catalog.fixes() if other != kind.fix} | _OF_THE_MATRIX
     whole = hashlib.sha256()
-    played = _OF_SCENES if kind.fix and scene.of(kind.fix) else ()
-    for name in (*(_OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES), *played):
+    for name in _OF_ROWS if kind.rows else _OF_FIXES if kind.fix else _OF_SHAPES:
         module = importlib.import_module(name)
         folder = Path(module.__path__[0]) if hasattr(module, "__path__") else Path(module.__file__ or "")
         for path in sorted(folder.rglob("*.py")) or [folder]:
@@ -170,7 +164,7 @@ def code_digest(kind: Kind) -> str:
             if not {part.removesuffix(".py") for part in inner.parts} & others:
                 code = path.read_bytes()
                 whole.update(f"{name} {inner} {len(code)}\n".encode() + code)
-    torch = f" torch {_torch()}" if played else ""
+    torch = f" torch {_torch()}" if kind.fix else ""
     return f"{whole.hexdigest()} libcst {metadata.version('libcst')} {platform.python_version()} {sys.platform}{torch}"
 
 

@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unhang.compat.endstates import sandbox
 from unhang.compat.sweep.rules import Problem
 from unhang.judge import scene
 from unhang.shapes import facts
@@ -25,10 +24,10 @@ EVERY_NODE = "Patch every node, or none"
 """How the section of a page begins if the rewrite changes which collectives run."""
 TODO = "TODO"
 """What a draft has where a person must write."""
-NO_PROOF = "No proof: "
-"""What a page says before the reason why there is no proof."""
+SCENE = ("GRID", "prepare", "on_rank", "wrong", "right")
+"""What every scene has."""
 SESSIONS = {"MUTANTS": "mutants", "PROOFS": "proofs", "FUZZ": "fuzz", "HANGS": "tests"}
-"""What a fix's test module has, and the session that reads it. Only a proof needs the second, a signature the last."""
+"""What a fix's test module has, and the session that reads it. Only a signature needs the last."""
 
 
 def names(checkout: Path) -> list[str]:
@@ -43,13 +42,9 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
     if manifest.get("grade") == UNPROVED:
         yield Problem(f"patches/{name}/manifest.json", "grade", "an unproved fix is for a pack of one's own")
     targets = manifest.get("targets", ())
-    functions = sorted({target["function"] for target in targets})
-    judged = {*functions, *(target["depends-on"]["function"] for target in targets if "depends-on" in target)}
-    judged |= {other["function"] for target in targets for other in target.get("only-with", ())}
     yield from _page(checkout, name, manifest)
-    yield from _codemod(checkout, name, functions)
-    yield from _endstate(checkout, name, sorted(judged))
-    yield from _proof(checkout, name)
+    yield from _codemod(checkout, name, sorted({target["function"] for target in targets}))
+    yield from _scene(checkout, name)
     yield from _tests(checkout, name, manifest)
     yield from _todo(checkout, name)
 
@@ -128,31 +123,19 @@ def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Proble
         yield Problem(where, function, has)
 
 
-def _endstate(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:
-    where = f"compat/endstates/{_named(name)}.py"
-    try:
-        if scene.of(name) is not None:
-            return
-        if not (checkout / where).exists():
-            yield Problem(where, name, "is missing, and so is a scene: without one, every shape is left to a person")
-            return
-        lacking = [function for function in functions if sandbox.end_state(name, function) is None]
-    except Exception as error:
-        yield Problem(where, "END_STATES", f"cannot be read: {type(error).__name__}: {error}")
-        return
-    for function in lacking:
-        yield Problem(where, function, "no end state of this target")
-
-
-def _proof(checkout: Path, name: str) -> Iterator[Problem]:
-    page = checkout / "patches" / name / "page.md"
-    reason = page.exists() and NO_PROOF in page.read_text(encoding="utf-8")
+def _scene(checkout: Path, name: str) -> Iterator[Problem]:
     where = _module(checkout, "src/unhang/prove/fixes", name)
-    if where is None and not reason:
-        missing = f"is missing: show the defect on real ranks, or say `{NO_PROOF}` and why on the page"
+    if where is None:
+        missing = "is missing: without a scene, every shape is left to a person"
         yield Problem(f"src/unhang/prove/fixes/{_named(name)}.py", name, missing)
-    elif where is not None and reason:
-        yield Problem(where, name, f"is there, but the page says `{NO_PROOF}`")
+        return
+    try:
+        lacking = [it for it in SCENE if not hasattr(scene.proof(name), it)]
+    except Exception as error:
+        yield Problem(where, "GRID", f"cannot be read: {type(error).__name__}: {error}")
+        return
+    for part in lacking:
+        yield Problem(where, part, "is missing: see docs/maintainers/scenes.md")
 
 
 def _tests(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
@@ -169,8 +152,7 @@ def _tests(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[P
         for place in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(place, ast.Name)
     }
-    proven = _module(checkout, "src/unhang/prove/fixes", name) is not None
-    needless = {*(() if proven else ["PROOFS"]), *(() if "signature" in manifest else ["HANGS"])}
+    needless = () if "signature" in manifest else ["HANGS"]
     for wanted, session in SESSIONS.items():
         if wanted not in {*bound, *needless}:
             yield Problem(where, wanted, f"is missing: `nox -s {session}` reads it, see CONTRIBUTING.md")
@@ -178,7 +160,7 @@ def _tests(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[P
 
 def todo(checkout: Path, name: str) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the number and the text of each line that is still to be written."""
-    modules = (_module(checkout, folder, name) for folder in ("codemods", "compat/endstates", "src/unhang/prove/fixes"))
+    modules = (_module(checkout, folder, name) for folder in ("codemods", "src/unhang/prove/fixes"))
     test = f"tests/fixes/test_{_named(name)}.py"
     for where in filter(None, (f"patches/{name}/manifest.json", f"patches/{name}/page.md", *modules, test)):
         path = checkout / where

@@ -47,7 +47,7 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
     changed = learnt.as_written(row.content, diff)
     if changed is None:
         return None
-    state, untouched = learnt.state(changed, target, as_written=True), learnt.state(row.content, target)
+    state, untouched = learnt.state(changed, target), learnt.state(row.content, target)
     same = state.state == "affected" and state.result == untouched.result
     return changed if same or state.state in ("fixed", REPAIRED, RIGHT) else None
 
@@ -59,7 +59,7 @@ def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[s
     done = Settled([], {}, list(collection.problems), [], {})
     rows = sorted(collection.rows.items(), key=lambda item: item[0])
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a child process
-        states = list(pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]], bool(it[1].note)), rows))
+        states = list(pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]]), rows))
     for (key, row), state in zip(rows, states):
         fix, function, shape = key
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}

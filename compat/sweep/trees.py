@@ -16,11 +16,11 @@ from pathlib import Path
 from packaging.version import Version
 
 from unhang.compat import upstreams
-from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import pins, sources
-from unhang.judge import pinned, scene
+from unhang.judge import pinned, rows, scene
 from unhang.judge.decide import NOT_AFFECTED, WRONG
 from unhang.judge.nearest import nearest
+from unhang.judge.rows import Row, Source
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import ShapeTable, Target
 
@@ -29,6 +29,11 @@ _PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "a
 
 class TreeError(scene.SceneError):
     """A release cannot be fetched."""
+
+
+def run(fix: str, before: Source, after: Source | None) -> Row:
+    """Compare a function with its rewrite, as ``rows.run`` does, in the release that is closest. Raises SceneError."""
+    return rows.run(fix, before, after, closest(fix, before))
 
 
 def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:

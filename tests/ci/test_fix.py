@@ -1,11 +1,9 @@
 """Every check of one fix, in order, up to the first that wants a person. No command is run here."""
 
 import shutil
-import subprocess
-import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import fix as session
 import pytest
@@ -14,7 +12,7 @@ from support.checkout import REPOSITORY
 
 pytestmark = pytest.mark.skipif(not find_spec("jsonschema"), reason="no jsonschema")  # its import takes a second
 FIX = "mean-metric-dtype"
-ORDER = ["parts", "sweep", "endstates", "tests", "mutants", "fuzz", "proofs", "lint"]
+ORDER = ["parts", "sweep", "tests", "mutants", "proofs", "lint"]
 
 
 @pytest.fixture
@@ -22,13 +20,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Record the commands instead of running them; a test may set the exit code of those with a word."""
     codes: dict[str, int] = {}
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        line = " ".join(command).replace(sys.executable, "python")
-        found = [code for word, code in codes.items() if word in line]
+    def ran(words: Sequence[str]) -> tuple[int, str]:
+        line = " ".join(words)
         print(f"ran {line}")
-        return subprocess.CompletedProcess(command, found[0] if found else 0)
+        return next((code for word, code in codes.items() if word in line), 0), ""
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(session, "ran", ran)
     monkeypatch.setattr(session, "unfinished", lambda fix: iter(()))
     return codes
 
@@ -37,19 +34,20 @@ def test_the_steps_run_in_order_and_name_what_they_run(ran: dict[str, int], caps
     assert session.main([FIX]) == 0
     out = capsys.readouterr().out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("[")] == ORDER
-    assert "ran python -m unhang.compat.sweep.generate --fix mean-metric-dtype\n" in out
+    assert "ran -m unhang.compat.sweep.generate --fix mean-metric-dtype\n" in out
     modules = set(out.replace("\n", " ").split()) & {path for path in out.split() if path.endswith(".py")}
     assert [path for path in modules if not (REPOSITORY / path).is_file()] == []
     capsys.readouterr()
     assert session.main([FIX, "lint", "parts"]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if line[0] == "["] == ["[1/8] parts", "[8/8] lint"]
+    assert [line for line in capsys.readouterr().out.splitlines() if line[0] == "["] == ["[1/6] parts", "[6/6] lint"]
 
 
 @pytest.mark.parametrize(
     ("word", "code", "step", "where"),
     [
         ("generate", 1, "sweep", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
-        ("mutants", 1, "mutants", "tests/fixes/test_mean_metric_dtype.py:"),
+        ("mutants", 1, "mutants", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
+        ("fuzz", 1, "tests", "codemods/mean_metric_dtype.py:"),
         ("test_proofs.py", 1, "proofs", "src/unhang/prove/fixes/mean_metric_dtype.py:"),
     ],
 )
@@ -60,12 +58,44 @@ def test_it_stops_at_the_first_step_that_wants_a_person(
     assert session.main([FIX]) == 1
     out = capsys.readouterr().out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("[")] == ORDER[: ORDER.index(step) + 1]
-    stopped, place, again = out.splitlines()[-3:]
+    stopped, place, *_, again = out[out.index("stopped at") :].splitlines()
     assert f", {step}: it wants a person" in stopped
     file, number, *_ = place.strip().split(":")
     assert f"{file}:" == where
-    assert (REPOSITORY / file).read_text().splitlines()[int(number) - 1].startswith(("MUTANTS", "CASES", "GRID"))
+    assert (REPOSITORY / file).read_text().splitlines()[int(number) - 1].startswith(("CODEMODS", "CASES", "GRID"))
     assert again == f"then run `nox -s fix -- {FIX}` again"
+
+
+TRACEBACK = """
+tests/fixes/test_mean_metric_dtype.py:41:
+src/unhang/rewrite/one_file.py:80:
+src/unhang/codemods/mean_metric_dtype.py:30:
+src/unhang/codemods/base.py:99: AnchorError
+____ another failure ____
+codemods/mean_metric_dtype.py:12: ValueError
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "place"),
+    [
+        (TRACEBACK, "codemods/mean_metric_dtype.py:30"),
+        ("tests/fixes/test_mean_metric_dtype.py:41: AssertionError\n", "tests/fixes/test_mean_metric_dtype.py:41"),
+        (
+            "codemods/mean_metric_dtype.py:7:5: F401 unused\ncodemods/mean_metric_dtype.py:9:1: E501",
+            "codemods/mean_metric_dtype.py:7",
+        ),
+        ("codemods/fsdp_reduce_order.py:7: error: no\n", ""),
+        ("survived: gate\n", ""),
+    ],
+)
+def test_the_place_is_that_of_the_fix_to_which_the_first_failure_leads(output: str, place: str) -> None:
+    assert session.blamed(output, [*session.files(FIX).values()]) == place
+
+
+def test_a_command_is_shown_while_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert session.ran(["-c", "print('a'); raise SystemExit(3)"]) == (3, "a\n")
+    assert capfd.readouterr().out == "a\n"
 
 
 def test_no_test_of_the_fix_in_a_shared_module_is_no_failure(ran: dict[str, int]) -> None:
@@ -100,8 +130,8 @@ def test_a_draft_stops_at_its_first_line_to_write(
     out = capsys.readouterr().out.splitlines()
     number = page.read_text().splitlines().index("TODO: what it costs.") + 1
     assert out[:3] == [
-        "[1/8] parts",
-        "stopped at step 1 of 8, parts: it wants a person",
+        "[1/6] parts",
+        "stopped at step 1 of 6, parts: it wants a person",
         f"    patches/{FIX}/page.md:{number}: TODO: what it costs.",
     ]
     assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")

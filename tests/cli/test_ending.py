@@ -1,4 +1,4 @@
-"""Whatever fails after the commit: the user hears what is in place, and the exit code is that of the end state."""
+"""Whatever fails after the commit: the user hears what is in place, and the exit code is that of this."""
 
 import errno
 import io

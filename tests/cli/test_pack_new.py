@@ -184,7 +184,7 @@ def test_what_it_suggests_can_be_pasted(site: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("old", "code"), [("job.go", "records it in the pack"), ("LIMIT)", "begin the fix again")])
 def test_drift_says_what_the_keeper_of_a_pack_can_do(old: str, code: str, site: Path, tmp_path: Path) -> None:
-    """And nothing of an end state, which such a fix does not have."""
+    """And nothing of a scene, which such a fix does not have."""
     new(tmp_path, "--target", site, diff=widgets.diff(ENGINE.replace("LIMIT)", "LIMIT, 2)")))
     text = ENGINE.replace("# runs", "log(job)") if old == "job.go" else ENGINE.replace(old, "LIMIT, 1)")
     (site / FILE).write_text(text)

@@ -8,8 +8,7 @@ from support import fake_index, fake_scenes
 from support.fake_clone import UPSTREAMS
 from support.fake_index import AFFECTED, CLEAN, ENGINE, MPU, PARALLEL, FakeIndex
 from unhang.compat import index, upstreams
-from unhang.compat.endstates import scenes
-from unhang.compat.sweep import as_written, clones, sources
+from unhang.compat.sweep import as_written, clones, sources, trees
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeIndex]:
     with fake_index.serving(FakeIndex()) as served:
         monkeypatch.setenv("UNHANG_INDEX", served.url)
         monkeypatch.setattr(index, "_RETRIES", 0)
-        monkeypatch.setattr(scenes, "run", fake_scenes.run)
+        monkeypatch.setattr(trees, "run", fake_scenes.run)
         yield served
 
 

@@ -93,15 +93,6 @@ def test_a_name_that_the_diff_imports_is_imported_in_the_function() -> None:
     assert rewrite.uses == ("os",)
 
 
-def test_what_the_functions_of_upstreams_own_commit_are_is_on_record() -> None:
-    after = BEFORE.replace("return run(a)", "return run(a, os)")
-    changed = patch.Patched("x.py", BEFORE, after)
-    (alike,), _ = drafted("my-fix", "verl", changed, after)
-    (other,), _ = drafted("my-fix", "verl", changed, after.replace("(a, os)", "(os, a)"))
-    (none,), _ = drafted("my-fix", "verl", changed, "")
-    assert (alike.upstream == alike.after, other.upstream not in ("", other.after), none.upstream) == (True, True, "")
-
-
 def test_one_codemod_does_the_functions_of_one_name_if_they_change_alike() -> None:
     (first,), _ = draft("    return run(a)", "    return run(a, os)")
     alike = first._replace(target=first.target._replace(file="y.py"))

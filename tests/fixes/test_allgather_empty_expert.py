@@ -14,7 +14,7 @@ from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from proofs.others import Change, Other, Proofs, Release, without
 from support import hung_jobs, plans, sources, wheels
 from support.hung_jobs import HungJob, failing, issued, job, rank
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job, Rank
 from unhang.judge.decide import codemod
@@ -55,7 +55,7 @@ def test_the_other_dispatchers_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

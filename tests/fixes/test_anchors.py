@@ -10,10 +10,9 @@ from textwrap import indent
 
 import pytest
 
-from support import endstates, fixes, sources
+from support import fixes, played, sources
 from support.sources import Case, Source
-from unhang.compat.endstates.endstate import Source as Whole
-from unhang.judge import scene
+from unhang.judge.rows import Source as Whole
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import shape
 from unhang.shapes.shape import Function
@@ -28,10 +27,6 @@ TARGETS = {
 CASES = [
     pytest.param(param.values[0], id=f"{target.fix}-{target.function.rpartition('.')[2]}")
     for target, param in TARGETS.items()
-]
-JUDGED = [
-    pytest.param(*case.values, id=case.id, marks=[pytest.mark.torch] if scene.of(target.fix) else [])
-    for case, target in zip(CASES, TARGETS)
 ]
 PRINT = ast.parse("print('here')").body
 
@@ -180,9 +175,10 @@ def assert_renamed(case: Case, names: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", JUDGED)
+@pytest.mark.torch
+@pytest.mark.parametrize("case", CASES)
 def test_the_rewrite_of_an_edited_function_does_what_that_of_the_release_does(case: Case) -> None:
-    """With prints and annotations everywhere, the end state, or the scene, is that on record."""
+    """With prints and annotations everywhere, the scene shows what is on record."""
     changed = file_of(case, printing(annotated(function_of(case))))
-    found = endstates.row(case.load(), Whole(rewritten(case, changed), case.target.function), changed)
-    assert found == endstates.row_of(case.load())
+    found = played.row(case.load(), Whole(rewritten(case, changed), case.target.function), changed)
+    assert found == played.row_of(case.load())

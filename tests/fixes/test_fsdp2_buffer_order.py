@@ -11,7 +11,7 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import C10D, WORLD, HungJob, issued, job, rank, sizes
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
@@ -48,7 +48,7 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

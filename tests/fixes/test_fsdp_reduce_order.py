@@ -9,7 +9,7 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.hung_jobs import HungJob, group, sizes
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 
 FIX = "fsdp-reduce-order"
@@ -19,7 +19,7 @@ FIXED = sources.cases(FIX, {"megatron-core": ["0.16.1"]}, state="fixed")
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

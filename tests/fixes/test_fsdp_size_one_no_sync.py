@@ -8,7 +8,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 
 FIX = "fsdp-size-one-no-sync"
 RELEASES = ("0.4.0", "0.7.1", "0.8.0", "0.9.1")
@@ -16,7 +16,7 @@ CASES = sources.cases(FIX, {"verl": RELEASES})
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

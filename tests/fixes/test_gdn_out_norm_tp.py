@@ -10,7 +10,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources, wheels
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -24,7 +24,7 @@ CASES = sources.cases(FIX, {"megatron-core": [*RELEASES, "0.14.0", "0.14.0rc6", 
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

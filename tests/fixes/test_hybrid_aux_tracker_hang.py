@@ -11,7 +11,7 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import HungJob, sizes
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 from unhang.prove.fixes import hybrid_aux_tracker_hang as proof
 
@@ -46,7 +46,7 @@ ONLY_IN_HISTORY = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow
 
 
 @pytest.mark.parametrize("case", [*CASES[:8], *ONLY_IN_HISTORY])
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

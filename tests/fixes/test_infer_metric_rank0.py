@@ -12,7 +12,7 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched
 from support import cli, hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -72,7 +72,7 @@ def test_both_functions_are_rewritten_or_neither(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

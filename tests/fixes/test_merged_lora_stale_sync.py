@@ -10,7 +10,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import sources
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -31,7 +31,7 @@ def test_each_release_that_can_merge_and_reads_too_late_needs_the_fix() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

@@ -11,13 +11,13 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import EVERY, Mutants, Sub
 from mutants.rules import CP, DP, TP
 from proofs.others import Other, Proofs, Release, without
-from support import endstates, hung_jobs, sources
+from support import hung_jobs, played, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank, without_frames
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
-from unhang.compat.endstates.endstate import Source
 from unhang.diagnose.evidence import Count, Job, Rank
 from unhang.judge.decide import codemod
+from unhang.judge.rows import Source
 from unhang.shapes import catalog
 
 FIX = "mtp-cp-deadlock"
@@ -64,7 +64,7 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 
@@ -113,7 +113,7 @@ def test_an_edited_gate_is_rewritten_as_it_stands(old: str, new: str) -> None:
     before, _, after = (b"".join(part).decode() for part in sources.around(source))
     edited = before + "".join(f"    {line}\n" for line in text.splitlines()) + after
     done = sources.rewritten(source.target, edited.encode(), None)
-    row = endstates.row(source, Source(done.decode(), source.target.function), edited)
+    row = played.row(source, Source(done.decode(), source.target.function), edited)
     assert (row.worse, row.cured > 0) == (0, True)
     assert all("'mtp': False}: rank 0 of 1 joins" in it for it in row.problems), (
         "an edit may not ask for the prediction"
@@ -191,7 +191,6 @@ PROOFS = [
             ),
             "without the guard for no micro-batch": Other(without(r"n_micro_batch > 0 and ", ""), ("no-micro-batch",)),
         },
-        timed=True,
     )
 ]
 FUZZ = Fuzz(CASES, 5, r"mtp|losses_reduced|n_micro_batch|metrics|is_mp_src|is_pipeline", examples=80)

@@ -8,7 +8,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 
 FIX = "reduce-noncontiguous"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.3", "0.18.2"]})
@@ -16,7 +16,7 @@ FIXED = sources.cases(FIX, {"megatron-core": ["0.19.2"]}, state="fixed")
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

@@ -8,7 +8,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 
 FIX = "tp-logps-gradient"
@@ -17,7 +17,7 @@ FIXED = sources.cases(FIX, {"ms-swift": ["4.5.3"]}, state="fixed")
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """What the function does is the scene's to show."""
 
 

@@ -17,9 +17,7 @@ QUESTION = Question(
 
 
 def test_a_scene_is_a_proof_with_a_grid_of_settings_each_of_its_own_name() -> None:
-    played = [fix for fix in catalog.fixes() if scene.of(fix)]
-    assert {"fused-head-no-gradient", "mean-metric-dtype"} <= {*played} < {*catalog.fixes()}
-    for fix in played:
+    for fix in catalog.fixes():
         cases = scene.of(fix).GRID
         assert len({case.name for case in cases}) == len(cases)
         assert {case.is_control for case in cases} == {True, False}, fix

@@ -1,4 +1,4 @@
-"""What the end state shows of functions that nobody has verified: edits of all fixes, and code that misbehaves.
+"""What scenes show of functions that nobody has verified: edits of all fixes, and code that misbehaves.
 
 The edits of all fixes are some 900, of which a sample is run; `UNHANG_ATTACK=all` (`nox -s attack`, weekly) runs each.
 """
@@ -15,14 +15,13 @@ from support import interpreters, sources
 from support.edits import BREAKING, HARMLESS, UNDOING, edited, replaced
 from support.sources import Source
 from unhang.compat.sweep import trees
-from unhang.judge import scene, shows
-from unhang.judge.decide import Verdict, near
+from unhang.judge import shows
+from unhang.judge.decide import Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import observe_bytes
 from unhang.judge.shows import Shown
 from unhang.records import Installation
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
-from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
 
 
@@ -148,24 +147,22 @@ BASES = [
 ]
 PARTLY = {
     "training_log": "of this long function one statement runs, so that edits elsewhere do not",
-    "track_moe_metrics": "newer forms are short, and the end state does not show what each part of their end is for",
+    "track_moe_metrics": "newer forms are short, and the scene does not show what each part of their end is for",
 }
 KEPT = {"_initialize_mpu": "the rewrite of a body in a `try` warms up groups that were there already: a defect"}
 
 
-def run(target: Target, data: bytes, base: Base | None = None) -> Shown:
-    """What is shown of the target's function in this file, for a scene in the tree of a release."""
-    seen, table = observe_bytes("/x", data, target.function, {}), catalog.shape_table()
+def run(target: Target, data: bytes, version: str) -> Shown:
+    """What is shown of the target's function in this file, in the tree of a release."""
+    seen = observe_bytes("/x", data, target.function, {})
     try:
         after = rewrite(data, [Step(target, None)]).data
     except RewriteError:
         after = None
-    known = (target.fix, target.function, seen.shape) in table.shapes
-    close = None if known else near(target, data, table, catalog.releases_of(target.fix, target.upstream))
-    root = str(suite.unpacked(trees.project_of(target.upstream), base.version)) if base and scene.of(base.fix) else ""
+    root = str(suite.unpacked(trees.project_of(target.upstream), version))
     where = Installation(target.upstream, "1", root, "", "", "wheel", None, ())
-    finding = Finding(where, target, seen, Verdict("drifted", nearest=close))
-    return shows.run(finding, after, interpreters.with_torch() if root else "")
+    finding = Finding(where, target, seen, Verdict("drifted"))
+    return shows.run(finding, after, interpreters.with_torch())
 
 
 def forms(base: Base) -> Iterator[tuple[str, Source]]:
@@ -210,7 +207,7 @@ def chosen(edits: Iterable[Edited], count: int) -> list[Edited]:
 def fits(edit: Edited) -> bool:
     """Whether a function with a harmless edit was run. It must not be judged wrong."""
     is_wrong = sources.wheel(*edit.base[:4]).known.state == "affected" and edit.form == "released"
-    shown = run(edit.target, edit.data, edit.base)
+    shown = run(edit.target, edit.data, edit.base.version)
     assert shown.shows in ("defect" if is_wrong else "no-defect", "not-run"), (edit[:3], shown)
     after = ("no-defect" if is_wrong else "not-run", "not-run")
     assert shown.after in after or edit.base.function in KEPT, (edit[:3], shown)
@@ -220,7 +217,7 @@ def fits(edit: Edited) -> bool:
 
 def breaks(edit: Edited) -> bool:
     """Whether a function that an edit breaks was run. It must not be judged right."""
-    shown = run(edit.target, edit.data, edit.base)
+    shown = run(edit.target, edit.data, edit.base.version)
     assert shown.shows != "no-defect", (edit[:3], shown)
     # where the edit breaks only our rewrite, a second rewrite puts the cure in again
     assert shown.after != "no-defect" or (edit.form, shown.shows) == ("rewritten", "defect"), (edit[:3], shown)
@@ -228,17 +225,11 @@ def breaks(edit: Edited) -> bool:
 
 
 each_base = pytest.mark.parametrize(
-    "base",
-    [
-        pytest.param(
-            base, id=f"{base.fix}-{base.version}-{base.function[-9:]}",
-            marks=[pytest.mark.torch] if scene.of(base.fix) else [],
-        )
-        for base in BASES
-    ],
-)  # fmt: skip
+    "base", [pytest.param(base, id=f"{base.fix}-{base.version}-{base.function[-9:]}") for base in BASES]
+)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @each_base
 def test_ten_harmless_edits_of_each_function_are_not_judged_wrong_and_most_are_run(base: Base) -> None:
@@ -246,6 +237,7 @@ def test_ten_harmless_edits_of_each_function_are_not_judged_wrong_and_most_are_r
     assert not ALL or sum(ran) >= (0.5 if base.function in PARTLY else 0.6) * len(ran)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @each_base
 def test_no_defect_is_never_said_of_a_function_that_an_edit_breaks(base: Base) -> None:
@@ -253,53 +245,44 @@ def test_no_defect_is_never_said_of_a_function_that_an_edit_breaks(base: Base) -
         breaks(edit)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_eight_in_ten_of_the_edits_that_undo_a_fix_are_run(record_property: Callable[[str, object], None]) -> None:
-    every = [edit for base in BASES if not scene.of(base.fix) for edit in undoing(base)]
-    assert len(every) > 10
+    every = [edit for base in BASES for edit in undoing(base)]
+    assert len(every) > 20
     ran = [breaks(edit) for edit in chosen(every, 10)]
     assert sum(ran) >= 0.8 * len(ran)
     record_property("figure", f"Of {len(ran)} edits that undo a fix, {sum(ran)} were run, and none was judged right.")
 
 
-EXPERTS = "TEGroupedMLP.forward"
-EMPTY = Target("empty-expert-hang", "megatron-core", "megatron/core/transformer/moe/experts.py", EXPERTS)
+COMPUTE = "MeanMetric.compute"
+MEAN = Target("mean-metric-dtype", "ms-swift", "swift/metrics/utils.py", COMPUTE)
 HOSTILE = {
-    "while True: pass": "does not return within 1 s",
-    "import time; time.sleep(99)": "does not return within 1 s",
-    "sum(iter(int, 1))": "does not return within 1 s",
+    "while True: pass": "hung",
+    "import time; time.sleep(99)": "hung",
     "import sys; sys.exit(0)": "SystemExit",
-    "import os; os._exit(0)": "ended the process with 0",
-    "import os; os.abort()": "SIGABRT",
+    "import os; os._exit(0)": "died",
+    "import os; os.abort()": "died",
     "import os; os.fork()": "os.fork",
     "import os; os.kill(os.getppid(), 9)": "os.kill",
     "import os; os.system('true')": "os.system",
     "import os; os.remove('/dev/null')": "os.remove",
-    "import os; [os.write(fd, b'{}') for fd in range(3, 40)]": "",
-    "import os; os.closerange(0, 99)": "",
-    "open('/etc/hostname').read()": "(open)",
-    "try:\n            open('/etc/hostname')\n        except BaseException:\n            pass": "(open)",
-    "import socket": "socket",
-    "import torch": "torch",
-    "import verl.utils": "verl",
-    "import threading; threading.Thread(target=print).start()": "",
-    "self.forward = None; f = lambda: f(); f()": "RecursionError",
-    "bytearray(1 << 40)": "MemoryError",
+    "open('/tmp/unhang', 'w')": "(open)",
+    "import no_such_module": "no_such_module",
+    "f = lambda: f(); f()": "RecursionError",
+    "bytearray(1 << 60)": "MemoryError",
     "print('x' * 10**6)": "",
-    "import sys; sys.stdout.write('{}'); sys.__stdout__.flush()": "",
     "no_such_name()": "NameError",
-    "breakpoint()": "",
-    "input()": "",
 }
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("body", HOSTILE)
-def test_code_that_misbehaves_is_not_run_and_harms_nobody(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "does not return" in HOSTILE[body]:  # the others end by themselves, on a slow machine later
-        monkeypatch.setattr(shows, "EACH_S", 1)
-    owner, _, name = EXPERTS.partition(".")
-    shown = run(EMPTY, f"class {owner}:\n    def {name}(self, *_, **__):\n        {body}\n        return 1\n".encode())
-    assert (shown.shows, shown.after) in {("not-run", "not-run"), ("defect", "not-run")}
-    assert HOSTILE[body] in shown.why
-    assert shown.shows == "not-run" or not HOSTILE[body], shown
+def test_code_that_misbehaves_is_not_called_right_and_harms_nobody(body: str) -> None:
+    owner, _, name = COMPUTE.partition(".")
+    text = f"class {owner}:\n    def {name}(self):\n        {body}\n        return {{self.name: 1}}\n"
+    shown = run(MEAN, text.encode(), "4.6.0")
+    assert shown.shows in ("not-run", "defect")
+    assert HOSTILE[body] in shown.why, shown
+    assert shown.after == "not-run"

@@ -39,11 +39,6 @@ class Mutants(NamedTuple):
     versions: tuple[str, ...]
     """The releases whose rewrites are mutated."""
     by_hand: ByHand = MappingProxyType({})
-    equivalent: Mapping[str, str] = {}
-    """The mutants that do what the rewrite does, by a pattern of their names, and why.
-
-    A pattern may begin with the one release that it is about.
-    """
     ranks: tuple[str, ...] = (RANK,)
     """Expressions for a rank of the process."""
     others: tuple[str, ...] = ()

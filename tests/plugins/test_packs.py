@@ -15,7 +15,7 @@ from unhang.find.locate import search
 from unhang.plugins import packs
 
 # What fixes share may name upstreams, as they do.
-OF_FIXES = ("unhang.codemods.", "unhang.compat.endstates.", "unhang.prove.fixes.", "unhang.prove.ranks.")
+OF_FIXES = ("unhang.codemods.", "unhang.prove.fixes.", "unhang.prove.ranks.")
 
 
 def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:

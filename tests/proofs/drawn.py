@@ -22,11 +22,42 @@ from proofs import suite
 from support.checkout import REPOSITORY
 from unhang.prove import child, host
 from unhang.prove.cases import Outcome
-from unhang.prove.ranks import calls, gloo, stacks
+from unhang.prove.ranks import gloo, stacks
 from unhang.shapes import catalog
 
 _DEADLINE_S = 4.0
-_CALLS = {**calls.COLLECTIVES, **calls.POINT_TO_POINT}
+# by the name in torch.distributed: what is drawn, and the argument with the payload
+_CALLS = {
+    "broadcast": ("broadcast", "tensor"),
+    "all_reduce": ("all_reduce", "tensor"),
+    "all_reduce_coalesced": ("all_reduce_coalesced", "tensors"),
+    "reduce": ("reduce", "tensor"),
+    "all_gather": ("all_gather", "tensor"),
+    "all_gather_single": ("all_gather_into_tensor", "input_tensor"),
+    "all_gather_into_tensor": ("all_gather_into_tensor", "input_tensor"),
+    "_all_gather_base": ("all_gather_into_tensor", "input_tensor"),
+    "all_gather_coalesced": ("all_gather_coalesced", "input_tensor_list"),
+    "gather": ("gather", "tensor"),
+    "scatter": ("scatter", "tensor"),
+    "reduce_scatter": ("reduce_scatter", "output"),
+    "reduce_scatter_single": ("reduce_scatter_tensor", "output"),
+    "reduce_scatter_tensor": ("reduce_scatter_tensor", "output"),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", "output"),
+    "all_to_all_single": ("all_to_all", ""),
+    "all_to_all": ("all_to_all", ""),
+    "barrier": ("barrier", ""),
+    "monitored_barrier": ("monitored_barrier", ""),
+    "all_gather_object": ("all_gather_object", ""),
+    "gather_object": ("gather_object", ""),
+    "broadcast_object_list": ("broadcast_object_list", "object_list"),
+    "scatter_object_list": ("scatter_object_list", ""),
+    "send": ("send", "tensor"),
+    "recv": ("recv", "tensor"),
+    "isend": ("send", "tensor"),
+    "irecv": ("recv", "tensor"),
+    "send_object_list": ("send", "object_list"),
+    "recv_object_list": ("recv", "object_list"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -188,7 +219,7 @@ def _error(rank: gloo.Rank) -> str:
 
 def _told(function: Callable[..., Any], name: str, told: list[Any]) -> Callable[..., Any]:
     """Return a function of torch that writes a line before and after; not where another that does has called it."""
-    kind, payload, _ = _CALLS[name]
+    kind, payload = _CALLS[name]
     signature = inspect.signature(inspect.unwrap(function))
     state = {"inside": False, "count": 0}
     _STATES.append(state)
@@ -228,7 +259,7 @@ def _about(kind: str, given: Mapping[str, Any], payload: str) -> dict[str, Any]:
 
     group = given.get("group") or dist.group.WORLD
     try:
-        what = calls.elements(given[payload]) if payload else ""
+        what = _elements(given[payload]) if payload else ""
     except Exception:  # objects have no elements
         what = ""
     ranks, name = dist.get_process_group_ranks(group), getattr(group, "group_desc", "")
@@ -236,6 +267,12 @@ def _about(kind: str, given: Mapping[str, Any], payload: str) -> dict[str, Any]:
         "kind": kind, "group": f"{dist.distributed_c10d._get_process_group_name(group)}", "of": name, "ranks": ranks,
         "what": what, "in": _function(),
     }  # fmt: skip
+
+
+def _elements(payload: Any) -> str:
+    """Return the number of elements and their dtype."""
+    tensors = payload if isinstance(payload, (list, tuple)) else [payload]
+    return f"{sum(tensor.numel() for tensor in tensors)} x {str(tensors[0].dtype).removeprefix('torch.')}"
 
 
 def _function() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from unhang.prove.cases import BROKEN, PASSED, UNKNOWN, Case, Outcome
+from unhang.prove.cases import BROKEN, PASSED, Case, Outcome
 
 
 def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
@@ -17,17 +17,11 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
     return "" if patched.status == PASSED else f"patched source {patched.status}: {patched.detail}"
 
 
-def failure(outcomes: Mapping[str, Outcome]) -> str:
-    """Return the first case that fails, and how; empty if none does."""
-    failed = (item for item in outcomes.items() if item[1].status not in (PASSED, BROKEN, UNKNOWN))
-    return next((f"{name} {outcome.status}: {outcome.detail}" for name, outcome in failed), "")
-
-
 def survivors(outcomes: Mapping[str, Outcome], ends: str = "") -> str:
     """Return the outcomes, by case, that are no failure of a variant, or do not match ``ends``; empty if all are."""
     texts = {name: f"{outcome.status}: {outcome.detail}" for name, outcome in outcomes.items()}
     return "; ".join(
         f"{name} {text}"
         for name, text in texts.items()
-        if outcomes[name].status in (PASSED, BROKEN, *([] if ends else [UNKNOWN])) or not re.search(ends, text)
+        if outcomes[name].status in (PASSED, BROKEN) or not re.search(ends, text)
     )

@@ -55,8 +55,6 @@ class Proofs(NamedTuple):
     releases: Sequence[Release]
     others: Mapping[str, Other] = {}
     """The variants that must fail, by name."""
-    timed: bool = False
-    """Whether ``benchmarks/schedules.py`` times the core release."""
 
 
 def without(old: str, new: str, count: int = 1) -> Change:

@@ -77,7 +77,7 @@ class Proof:
     def cases(self) -> list[Case]:
         """Return its cases: where all proofs are wanted, all of them on the core release, and the core ones elsewhere.
 
-        What a rewrite does to each other shape is shown by its end state.
+        What a rewrite does to each other shape is shown by the sweep.
         """
         if self.is_tree:
             return list(self.release.cases)

@@ -13,7 +13,7 @@ BATCH = "megatron/training/utils.py"
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 MPU = "swift/megatron/utils/megatron_lm_utils.py"
 
-# Made up: just enough for a rewrite's anchors and for an end state, with no line of upstream's.
+# Made up: just enough for a rewrite's anchors, with no line of upstream's.
 AFFECTED = """\
 import torch
 

@@ -1,19 +1,17 @@
 """What scenes show of the functions made up in ``fake_index``, told by their text: no torch runs, in no release."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from unhang.compat.endstates import scenes
-from unhang.compat.endstates.compare import Row
-from unhang.compat.endstates.endstate import Source
-from unhang.judge import scene
+from unhang.judge import rows, scene
+from unhang.judge.rows import Row, Source
 
 
-def run(fix: str, before: Source, after: Source | None, through: Sequence[str] = ()) -> Row:
-    """Return a row as ``scenes.run`` does, of two settings: one with the defect, and one without it."""
+def run(fix: str, before: Source, after: Source | None) -> Row:
+    """Return a row as ``trees.run`` does, of two settings: one with the defect, and one without it."""
     names = [next(case.name for case in scene.of(fix).GRID if case.is_control is control) for control in (False, True)]
-    texts = {scenes.BEFORE: before.text, **({scenes.AFTER: after.text} if after else {})}
+    texts = {rows.BEFORE: before.text, **({rows.AFTER: after.text} if after else {})}
     answer = {name: {"wrong": _wrong(text, *names), "ran": 2, "open": []} for name, text in texts.items()}
-    return scenes.row(fix, before, after, answer)
+    return rows.row(fix, before, after, answer)
 
 
 def _wrong(text: str, defect: str, control: str) -> Mapping[str, str]:
@@ -27,6 +25,5 @@ def _wrong(text: str, defect: str, control: str) -> Mapping[str, str]:
         return {control: "crashed: rank 0 raised TypeError"}
     if "mtp.enable" not in text:
         return {control: "rank 0 of 1 joins 1 reductions"}
-    return (
-        {} if "is_pipeline_last_stage(ignore_virtual=True)" in text else {control: "hung: rank 0 waits in all_reduce"}
-    )
+    is_right = "is_pipeline_last_stage(ignore_virtual=True)" in text
+    return {} if is_right else {control: "hung: rank 0 waits in all_reduce"}

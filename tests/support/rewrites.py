@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from support import endstates
 from support.sources import WIDTHS, Case, Source, around, dump, parsed, rewritten
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
@@ -20,9 +19,6 @@ from unhang.shapes import shape
 
 class EveryRewrite:
     """Subclass it as ``TestRewrite``, with ``case`` parametrised by the module's ``CASES``."""
-
-    settings = 12
-    """In how many settings, with the defect and without it, each case runs."""
 
     def test_the_rewrite_has_the_shape_on_record(self, case: Case) -> None:
         source = case.load()
@@ -34,13 +30,6 @@ class EveryRewrite:
         assert used & shape.bound_names(parsed(source.data)) <= change.names(source.function)
         with pytest.raises(AnchorError):  # it refuses its own output
             change.plan(new.function)
-
-    @pytest.mark.slow
-    def test_its_end_state_shows_the_defect_and_the_cure(self, case: Case) -> None:
-        source = case.load()
-        row = endstates.sample(source, source.rewritten, self.settings)
-        assert row.problems == []
-        assert row.cured
 
     def test_the_rewrite_changes_only_the_body_of_the_function(self, case: Case) -> None:
         source = case.load()
@@ -92,12 +81,6 @@ class EveryRewrite:
         (before, _, after), (new_before, body, new_after) = around(tabs), around(done)
         assert (new_before, new_after) == (before, after)
         assert next(line for line in body if b"# unhang" in line).startswith(b"\t")
-
-
-class SceneRewrite(EveryRewrite):
-    """The same for a fix with a scene: ``nox -s proofs`` and the sweep run it."""
-
-    test_its_end_state_shows_the_defect_and_the_cure = None  # type: ignore[assignment]
 
 
 def _names(function: shape.Function) -> set[str]:

@@ -7,9 +7,9 @@ from support.fake_index import AFFECTED, CLEAN, PARALLEL, UNCLEAR
 from unhang.codemods import base, expert_dp_warmup
 from unhang.codemods.edit import Edit
 from unhang.codemods.expert_dp_warmup import InitializeModelParallel
-from unhang.compat.endstates import sandbox, scenes
-from unhang.compat.endstates.compare import Row
+from unhang.judge import rows, scene
 from unhang.judge.decide import codemod
+from unhang.judge.rows import Row, Source
 from unhang.shapes import catalog
 from unhang.shapes.shape import Function
 from unhang.survey.classify import State, classify
@@ -35,13 +35,9 @@ WARM = """\
     _set_global"""
 
 
-@pytest.fixture(autouse=True)
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenes, "run", fake_scenes.run)
-
-
 def classified(data: str, fix: str) -> State:
-    return classify(data.encode(), next(target for target in TARGETS if target.fix == fix))
+    target = next(target for target in TARGETS if target.fix == fix)
+    return classify(data.encode(), target, fake_scenes.run)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,6 @@ def classified(data: str, fix: str) -> State:
             "undecided",
             "define or import _EXPERT_DATA_PARALLEL_GR",
         ),
-        ("empty-expert-hang", "class TEGroupedMLP:\n  def forward(self, x): return x", "undecided", "raises TypeError"),
     ],
 )
 def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: str, why: str) -> None:
@@ -75,21 +70,23 @@ def test_what_a_made_up_function_does_is_its_state(fix: str, data: str, state: s
 
 
 @pytest.mark.parametrize(
-    ("failed", "problems", "condition", "state"),
-    [
-        (0, [], "dist.is_initialized()", "right"),
-        (0, [], "dp_group is not None", "repaired"),
-        (1, [], "dp_group is not None", "wrong"),
-        (1, ["a new branch: dp_group"], "dp_group is not None", "undecided"),
-    ],
+    ("fails", "feature", "state"),
+    [(False, True, "wrong"), (None, True, "repaired"), (None, False, "right"), (True, True, "undecided")],
 )
 def test_a_function_that_targets_depend_on_is_right_or_wrong(
-    failed: int, problems: list[str], condition: str, state: str
+    fails: bool | None, feature: bool, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (other,) = set(catalog.fix("fsdp-dynamic-bsz").functions) - set(TARGETS)
-    text = f"def {other.function}(batch, dp_group=None):\n    return {condition}\n"
-    found = classify(text.encode(), other, run=lambda *_: Row([], 2, 2 - failed, 0, failed, 0, problems))
-    assert (found.state, found.why, found.result) == (state, "".join(problems), None)
+    """``fails``: whether it does so in a control, or where the defect is."""
+    (other,) = set(catalog.fix("fused-head-no-gradient").functions) - set(TARGETS)
+    wrong = {it.name: "why" for it in scene.of(other.fix).GRID if it.is_control is fails}
+
+    def run(fix: str, before: Source, after: Source | None) -> Row:
+        return rows.row(fix, before, after, {rows.BEFORE: {"wrong": wrong, "ran": 99, "open": []}})
+
+    monkeypatch.setattr(scene, "has_feature", lambda *_: feature)
+    owner, name = other.function.split(".")
+    found = classify(f"class {owner}:\n    def {name}(): pass\n".encode(), other, run)
+    assert (found.state, found.result, bool(found.why)) == (state, None, state == "undecided")
 
 
 def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() -> None:
@@ -98,10 +95,10 @@ def test_a_function_with_a_fix_of_its_own_is_fixed_though_the_anchors_match() ->
     assert classified(data, "expert-dp-warmup").state == "fixed"
 
 
-def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_breaks_a_setting_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its anchors, names and second pass are right; it also warms up without expert parallelism."""
     planned = InitializeModelParallel.plan
-    right = classify(AFFECTED.encode(), WARMUP)
+    right = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
 
     def careless(self: InitializeModelParallel, function: Function) -> list[Edit]:
         (edit,) = planned(self, function)
@@ -109,8 +106,8 @@ def test_a_rewrite_that_breaks_a_configuration_is_undecided(monkeypatch: pytest.
         return [edit._replace(change=base.followed_by(template))]
 
     monkeypatch.setattr(InitializeModelParallel, "plan", careless)
-    found = classify(AFFECTED.encode(), WARMUP)
-    assert (found.state, found.why.split(":")[0]) == ("undecided", "worse with initialize_model_parallel")
+    found = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
+    assert (found.state, found.why.split(" with ")[0]) == ("undecided", "worse")
     assert found.result not in (None, right.result), "a person may still decide that it is affected"
 
 
@@ -122,13 +119,13 @@ def test_a_defect_that_the_codemod_refuses_is_a_state_once_the_manifest_says_wha
     monkeypatch.setattr(catalog, "fix", lambda name: fix._replace(targets=(target,)))
     states = {"fixed": FIXED, "not-affected": CLEAN, "no-rewrite": BROKEN, "undecided": UNCLEAR}
     for state, data in states.items():
-        found = classify(data.encode(), target)
+        found = classify(data.encode(), target, fake_scenes.run)
         assert (found.state, bool(found.why), found.result) == (state, state == "undecided", None)
 
 
-def test_a_fix_without_an_end_state_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "judge_of", lambda fix, function: None)
+def test_a_fix_without_a_scene_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "of", lambda fix: None)
     monkeypatch.setattr(codemod(WARMUP), "plan", None)
-    found = classify(AFFECTED.encode(), WARMUP)
+    found = classify(AFFECTED.encode(), WARMUP, fake_scenes.run)
     assert (found.state, found.row) == ("undecided", None)
-    assert "write compat/endstates/expert_dp_warmup.py, or decide it in the manifest" in found.why
+    assert found.why == "expert-dp-warmup has no scene that could show its state"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run ``unhang apply``: return 0 if the end state is reached, changed or not; 1 if a fix is blocked or missing."""
+    """Run ``unhang apply``: return 0 if all is in place that is needed; 1 if a fix is blocked or missing."""
     wanted = request(options)
     search = find_some(wanted)
     if not options.dry_run:

@@ -422,7 +422,7 @@ def _new(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kind", choices=HARNESSES, default=HARNESSES[0], dest="harness",
-        help="how the proof shows the defect: on real ranks, on recorded ones, or by the values that ranks compute",
+        help="how the scene shows the defect: by ranks that wait, or by the values that they compute",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", metavar="DIR", default=".", help="a checkout of unhang (default: this folder)"

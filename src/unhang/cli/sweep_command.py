@@ -1,7 +1,7 @@
 """``unhang sweep --pack DIR``: what a pack's fixes find in other releases.
 
-Of an unproved one: whether its edits fit, and what they give. Of a proved one: what its end state shows of the
-functions there, untouched and rewritten.
+Of an unproved one: whether its edits fit, and what they give. Of a proved one: what its scene shows of the functions
+there, untouched and rewritten; this Python plays it, so it needs torch and what the upstream imports.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import hashlib
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unhang import gate
@@ -51,9 +54,10 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="unhang-") as work, progress.shown() as step:
         for release in _releases(options, fixes, work):
             step(f"reading {release.project} {release.version}")
-            for fix in fixes:
-                if any(packs.upstreams()[it.upstream].name in _held(release) for it in fix.targets):
-                    fits = _swept(fix, release) and fits
+            with tempfile.TemporaryDirectory(dir=work, prefix="tree-") as tree:
+                for fix in fixes:
+                    if any(packs.upstreams()[it.upstream].name in _held(release) for it in fix.targets):
+                        fits = _swept(fix, release, Path(tree)) and fits
     return 0 if fits else 1
 
 
@@ -89,8 +93,11 @@ def _tags(clone: str, pattern: str) -> list[str]:
     return done.stdout.decode("utf-8", "replace").split() or [pattern]
 
 
-def _swept(fix: Fix, release: Release) -> bool:
-    """Record what a fix finds in a release; return whether it fits, or is there already."""
+def _swept(fix: Fix, release: Release, tree: Path) -> bool:
+    """Record what a fix finds in a release; return whether it fits, or is there already.
+
+    ``tree`` is the folder in which the release's files are laid out, if a scene plays in it.
+    """
     from unhang.judge import recorded
 
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
@@ -103,7 +110,8 @@ def _swept(fix: Fix, release: Release) -> bool:
     if doubts := [f"{gate.line(file)} {why}" for file in files if (why := release.unconfirmed(file))]:
         console.say(f"{shown}: not recorded, for {', '.join(doubts)}")
         return False
-    is_recorded = (_tried if fix.grade == catalog.UNPROVED else _run)(fix, release, known, shown)
+    unproved = fix.grade == catalog.UNPROVED
+    is_recorded = _tried(fix, release, known, shown) if unproved else _played(fix, release, known, shown, tree)
     if is_recorded:
         assert fix.pack is not None
         _write(os.path.join(fix.pack.folder, "compat", "data", f"{fix.id}.json"), pack_texts.document(known))
@@ -132,9 +140,10 @@ def _tried(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> boo
     return True
 
 
-def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
-    """Add to ``known`` what a proved fix's end state shows of a release; return whether it decides every shape."""
-    from unhang.compat.endstates.sandbox import SandboxError
+def _played(fix: Fix, release: Release, known: dict[str, Any], shown: str, tree: Path) -> bool:
+    """Add to ``known`` what a proved fix's scene shows of a release; return whether it decides every shape."""
+    from unhang.judge import rows
+    from unhang.judge.scene import NoTorchError, SceneError
     from unhang.survey.classify import classify
 
     states: dict[Target, tuple[str, State]] = {}
@@ -147,9 +156,12 @@ def _run(fix: Fix, release: Release, known: dict[str, Any], shown: str) -> bool:
         try:
             found = shape.find(shape.parse(data), target.function)
             if len(found) == 1:
-                states[target] = shape.digest(found[0]), classify(data, target)
-        except (SyntaxError, ValueError, RecursionError, SandboxError) as error:
-            console.say(gate.line(f"{shown}: not recorded: {target.file}: {error}"))
+                release.lay_out(str(tree))
+                run = partial(rows.run, place=(target, [tree]))
+                states[target] = shape.digest(found[0]), classify(data, target, run)
+        except (SyntaxError, ValueError, RecursionError, SceneError) as error:
+            todo = f"; install torch for {sys.executable}" if isinstance(error, NoTorchError) else ""
+            console.say(gate.line(f"{shown}: not recorded: {target.file}: {error}{todo}"))
             return False
         if target in states:
             files.setdefault(hashlib.sha256(data).hexdigest(), {})[target.function] = states[target][0]

@@ -33,6 +33,18 @@ class Release(NamedTuple):
     unconfirmed: Callable[[str], str] = lambda _: ""
     """Why it is not known that a file is as it was installed; empty if it is known, or nothing says it."""
 
+    def lay_out(self, folder: str) -> None:
+        """Write the release's files below a folder, which has them already if anything is in it."""
+        if os.listdir(folder):
+            return
+        for file in self.files():
+            if not {"", ".", ".."}.isdisjoint(file.split("/")):
+                continue
+            path = os.path.join(folder, *file.split("/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as written:
+                written.write(self.read(file) or b"")
+
     def text(self, file: str) -> str | None:
         """Return a file's text with the line ends ``\\n``; None if it has none."""
         data = self.read(file)

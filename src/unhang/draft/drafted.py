@@ -35,7 +35,6 @@ def drafted(fix: str, upstream: str, patched: Patched, upstreams_own: str | None
     file does not parse after the diff.
     """
     before, after = _functions(patched.before), _functions(patched.after)
-    theirs = _functions(upstreams_own or "")
     rewrites, left = [], list(_outside(patched, before, after))
     known = shape.bound_names(_parsed(patched.before))
     for name in sorted(before.keys() & after.keys(), key=lambda name: before[name].lineno):
@@ -68,9 +67,8 @@ def drafted(fix: str, upstream: str, patched: Patched, upstreams_own: str | None
         if unbound := [name for name in missing if name not in imports]:
             left.append(f"{place}: it uses {', '.join(unbound)}, which the file does not define or import")
         target = Target(fix, upstream, patched.file, name)
-        own = shape.digest(theirs[name]) if name in theirs else ""
         taken = reads.of([before[name], after[name]])
-        rewrites.append(Rewrite(target, shape.digest(old.function), result, own, tuple(found), tuple(uses), taken))
+        rewrites.append(Rewrite(target, shape.digest(old.function), result, tuple(found), tuple(uses), taken))
     return Drafted(tuple(rewrites), tuple(left))
 
 

@@ -1,4 +1,4 @@
-"""What is on record of a pack's fix: its edits tried on releases, or what its end state shows there. Pure."""
+"""What is on record of a pack's fix: its edits tried on releases, or what its scene shows there. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def record(known: dict[str, Any], edits: Edits, found: Tried, version: str) -> N
 
 
 def record_states(known: dict[str, Any], states: Mapping[Target, tuple[str, State]], version: str) -> None:
-    """Add to what is on record the shape of each target in a release, and the state that its end state gives it."""
+    """Add to what is on record the shape of each target in a release, and the state that its scene gives it."""
     for target, (here, state) in states.items():
         entry = known["shapes"].setdefault(f"{target.function} {here}", {})
         entry["state"] = state.state

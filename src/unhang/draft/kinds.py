@@ -1,4 +1,4 @@
-"""The harnesses of a drafted proof. Apart, for the command line names them whatever the command."""
+"""How a drafted scene shows the defect. Apart, for the command line names them whatever the command."""
 
-RANKS, SCHEDULE, VALUES = HARNESSES = ("ranks", "schedule", "values")
-"""Ranks that wait, recorded ranks that would wait, ranks whose values are wrong."""
+RANKS, VALUES = HARNESSES = ("ranks", "values")
+"""Ranks that wait, ranks whose values are wrong."""

@@ -6,33 +6,21 @@ import builtins
 import keyword
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from string import Template
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from unhang.draft.kinds import SCHEDULE, VALUES
-from unhang.draft.reads import COLLECTIVES, Read, Reads, collective, parameters
+from unhang.draft.kinds import VALUES
+from unhang.draft.reads import Reads
 from unhang.draft.replacements import INSTEAD, Replacement
 from unhang.gate import literal
 from unhang.shapes.catalog import Target
 
-_TAKEN = (
-    "None",
-    "True",
-    "False",
-    "Codemod",
-    "Edit",
-    "Function",
-    "EndState",
-    "Outcome",
-    "Source",
-    "StandIn",
-    "Iterator",
-)
+_TAKEN = ("None", "True", "False", "Codemod", "Edit", "Function")
 """Names that a generated module's classes cannot have."""
 _MOST = 6
-"""Conditions whose combinations all run, at first."""
+"""Conditions that go both ways in the draft, in all combinations."""
 
 
 class Rewrite(NamedTuple):
@@ -43,8 +31,6 @@ class Rewrite(NamedTuple):
     """Its shape in the release."""
     after: str
     """Its shape after the diff."""
-    upstream: str
-    """Its shape in upstream's own commit; empty if there is none."""
     replacements: tuple[Replacement, ...]
     uses: tuple[str, ...]
     """The global names that the new statements use."""
@@ -109,120 +95,31 @@ def _codemod_class(fix: Begun, rewrite: Rewrite, name: str) -> str:
     return _filled("codemod_class", constant=constant, pairs=pairs, name=name, used=used)
 
 
-# -- end state --------------------------------------------------------------------------------------------------------
+# -- scene ------------------------------------------------------------------------------------------------------------
 
 
-def endstate(fix: Begun) -> str:
-    """Return the end state: a setting with the conditions, stand-ins for what is read, and what ranks do as a fault."""
-    classes = "".join(_endstate_class(item, name, fix.kind) for item, name in zip(fix.rewrites, fix.classes))
-    product = "import itertools\n" if any(0 < len(item.reads.conditions) <= _MOST for item in fix.rewrites) else ""
-    return _filled("endstate", fix=fix.fix, product=product, classes=classes, table=_table(fix, "{}()"))
-
-
-def _endstate_class(rewrite: Rewrite, name: str, kind: str) -> str:
-    reads = rewrite.reads
-    fields = "".join(f"    {field}: bool = False\n" for field in reads.conditions.values())
-    varied = "".join(f"        {literal(key)}: {literal(field)},\n" for key, field in reads.conditions.items())
-    held = ", ".join(f'{literal(key)}: "a builtin"' for key in reads.builtins)
-    tree = _tree(reads)
-    names = {root: leaf for root, leaf in tree.items() if root not in reads.arguments}
-    rows = (f"            {literal(root)}: {_value(root, leaf, reads, 3)},\n" for root, leaf in names.items())
-    namespace = f"\n{''.join(rows)}        " if names else ""
-    arguments = "".join(
-        f"                {literal(name)}: {_value(name, tree.get(name), reads, 4)},\n" for name in reads.arguments
-    )
-    wrong = "they compute, beside what is right" if kind == VALUES else "they wait in"
+def scene(fix: Begun) -> str:
+    """Return the scene: settings with the conditions, and what the functions are given, read and call."""
+    shows = "DIFFERS" if fix.kind == VALUES else "HUNG"
+    conditions = dict.fromkeys(it for item in fix.rewrites for it in item.reads.conditions)
+    options = [f"    {literal(it)}: (False{', True' * (at < _MOST)}),\n" for at, it in enumerate(conditions)]
     return _filled(
-        "endstate_class",
-        name=name,
-        fields=fields,
-        varied=varied,
-        held=held,
-        configurations=_configurations(name, reads),
-        wrong=wrong,
-        namespace=namespace,
-        arguments=arguments,
-    )
-
-
-def _configurations(name: str, reads: Reads) -> str:
-    fields = reads.conditions.values()
-    if not fields:
-        return f"        yield {name}Setting()\n"
-    if len(fields) <= _MOST:
-        chosen = "itertools.product((False, True), repeat=len(self.varied))"
-        return f"        for chosen in {chosen}:\n            yield {name}Setting(*chosen)\n"
-    return (
-        f"        yield {name}Setting()\n"
-        f"        for field in {name}Setting._fields:  # TODO: those that play together, together\n"
-        f"            yield {name}Setting(**{{field: True}})\n"
-    )
-
-
-def _tree(reads: Reads) -> dict[str, Any]:
-    """Return the reads by their parts: a mapping for an object with attributes, a read for what is used itself."""
-    tree: dict[str, Any] = {}
-    for read in reads.reads:
-        *above, last = read.name.split(".")
-        inner = tree
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[last] = read
-    return tree
-
-
-def _value(name: str, leaf: Mapping[str, Any] | Read | None, reads: Reads, depth: int) -> str:
-    """Return the code of a stand-in, which is this deep in its block."""
-    if isinstance(leaf, Read):
-        return _leaf(leaf, reads)
-    if leaf is None:
-        return "None"
-    margin = "    " * (depth + 1)
-    inner = "".join(
-        f"{margin}{literal(part)}: {_value(f'{name}.{part}', it, reads, depth + 1)},\n" for part, it in leaf.items()
-    )
-    return f"StandIn({literal(name)}, **{{\n{inner}{'    ' * depth}}})"
-
-
-def _leaf(read: Read, reads: Reads) -> str:
-    """Return the code of a stand-in that has no others in it: a field, or a function that takes note of its calls."""
-    last, taken = read.name.rpartition(".")[2], parameters(read.calls)
-    head = f"lambda {', '.join(taken.values())}".rstrip()
-    if read.name in reads.conditions:
-        field = f"setting.{reads.conditions[read.name]}"
-        return f"{head}: {field}" if read.calls else field
-    if not read.calls:
-        return "None"
-    if collective(read.name):
-        return f"lambda {COLLECTIVES[last]}: did.append(({literal(last)}, group))"
-    if last in ("get_rank", "get_world_size"):
-        return f"lambda group=None: {'rank' if last == 'get_rank' else '_RANKS'}"
-    noted = ", ".join((literal(last), *taken))
-    return f"{head}: did.append(({noted}{'' if taken else ','}))"
-
-
-# -- proof ------------------------------------------------------------------------------------------------------------
-
-
-def proof(fix: Begun) -> str:
-    """Return the proof, on the harness of its kind."""
-    harness, shows = "schedule" if fix.kind == SCHEDULE else "ranks", "DIFFERS" if fix.kind == VALUES else "HUNG"
-    imported = sorted({shows, "PASSED"})
-    functions = "".join(
-        f"    {literal(item.target.file.removesuffix('.py').replace('/', '.'))}: {literal(item.target.function)},\n"
-        for item in fix.rewrites
-    )
-    where = literal(f"in {fix.rewrites[0].target.function.rpartition('.')[2]}")
-    return _filled(
-        "proof",
-        imported=", ".join(imported),
-        module="schedule" if fix.kind == SCHEDULE else "gloo",
-        where=where,
-        functions=functions,
-        harness=harness,
+        "scene",
+        imported=", ".join(sorted({shows, "PASSED"})),
+        where=literal(f"in {fix.rewrites[0].target.function.rpartition('.')[2]}"),
         shows=shows,
-        run=_filled(f"run_{fix.kind}"),
+        conditions="".join(options),
+        functions="".join(map(_function, fix.rewrites)),
     )
+
+
+def _function(rewrite: Rewrite) -> str:
+    """Return the row of a function: its module, its name, and what it is given, reads and calls."""
+    reads = rewrite.reads
+    parts = reads.arguments, reads.read, reads.called
+    module = rewrite.target.file.removesuffix(".py").replace("/", ".")
+    rows = "".join(f"        [{', '.join(map(literal, part))}],\n" for part in parts)
+    return f"    (\n        {literal(module)},\n        {literal(rewrite.target.function)},\n{rows}    ),\n"
 
 
 # -- tests ------------------------------------------------------------------------------------------------------------
@@ -235,10 +132,6 @@ def tests(fix: Begun) -> str:
     proofs = "".join(
         f"    Proofs({literal(upstream)}, [Release({literal(fix.version)}, core=True)]),\n" for upstream in upstreams
     )
-    shapes = "".join(
-        f"    ({literal(item.target.function)}, {literal(item.before)}, {literal(item.after)}),\n"
-        for item in fix.rewrites
-    )
     several = len(fix.rewrites) > 1
     mutants = "".join(
         f"    Mutants({literal(item.target.upstream)}, ({literal(fix.version)},)"
@@ -247,15 +140,12 @@ def tests(fix: Begun) -> str:
         for item in fix.rewrites
     )
     focus = "|".join(sorted({re.escape(name) for item in fix.rewrites for name in _focus(item)}))
-    (hangs, imported), (upstreams_own, catalog) = _hangs(fix), _upstreams_own(fix)
+    hangs, imported = _hangs(fix)
     return _filled(
         "tests",
         fix=fix.fix,
         imported=imported,
-        catalog=catalog,
         cases=cases,
-        shapes=shapes,
-        upstreams=upstreams_own,
         mutants=mutants,
         proofs=proofs,
         focus=literal(focus),
@@ -271,13 +161,6 @@ def _hangs(fix: Begun) -> tuple[str, str]:
     kind = literal(operations(fix.rewrites)[0])
     text = _filled("hangs", frames=frames, kind=kind)
     return text, "from support.hung_jobs import WORLD, HungJob, issued, job, rank\n"
-
-
-def _upstreams_own(fix: Begun) -> tuple[str, str]:
-    """Return the test that the end state finds no fault in upstream's own fix, by its shape; and what it imports."""
-    own = [item for item in fix.rewrites if item.upstream]
-    shapes = "".join(f"    ({literal(item.target.function)}, {literal(item.upstream)}),\n" for item in own)
-    return (_filled("upstreams", shapes=shapes), "from unhang.shapes import catalog\n") if own else ("", "")
 
 
 def _focus(rewrite: Rewrite) -> set[str]:

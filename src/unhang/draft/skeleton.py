@@ -38,7 +38,7 @@ class Draft(NamedTuple):
     date: str
     """Today, as ``YYYY-MM-DD``."""
     kind: str
-    """The harness of the proof, and so how the defect shows: one of ``kinds.HARNESSES``."""
+    """How the defect shows: one of ``kinds.HARNESSES``."""
     notice: str
     """Whose the changed files are, by their head."""
     rewrites: tuple[Rewrite, ...]
@@ -53,9 +53,9 @@ def title(upstream: str, origin: Origin, longest: int) -> str:
 
 
 def paths(fix: str) -> list[str]:
-    """Return where the files of a fix are in a checkout of unhang: manifest, page, and four modules."""
+    """Return where the files of a fix are in a checkout of unhang: manifest, page, and three modules."""
     module = fix.replace("-", "_")
-    folders = "codemods", "compat/endstates", "src/unhang/prove/fixes", "tests/fixes/test_"
+    folders = "codemods", "src/unhang/prove/fixes", "tests/fixes/test_"
     named = [f"{folder}{'' if folder.endswith('_') else '/'}{module}.py" for folder in folders]
     return [f"patches/{fix}/manifest.json", f"patches/{fix}/page.md", *named]
 
@@ -64,7 +64,7 @@ def files(draft: Draft) -> dict[str, str]:
     """Return the text of each file of the fix, by its path."""
     each = {item.target.function: item for item in reversed(draft.rewrites)}  # in two files, one codemod does both
     begun = modules.Begun(draft.fix, draft.version, draft.kind, tuple(reversed(each.values())))
-    code = (part(begun) for part in (modules.codemod, modules.endstate, modules.proof, modules.tests))
+    code = (part(begun) for part in (modules.codemod, modules.scene, modules.tests))
     return dict(zip(paths(draft.fix), (_manifest(draft), _page(draft), *code)))
 
 

@@ -73,7 +73,7 @@ class Finding(NamedTuple):
     accepted: bool = False
     """Whether a token of the run names that rewrite, be it still to write or in place."""
     seen_right: bool = False
-    """Whether that token says that its end state was seen right."""
+    """Whether that token says that the rewrite was seen right."""
     replaced: str = ""
     """The text of the link that our file has replaced; empty if there was none."""
     stale: tuple[StaleCode, ...] = ()

@@ -10,9 +10,12 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+
+from unhang.plugins import packs
+from unhang.shapes import catalog
+from unhang.shapes.catalog import Target
 
 MARK = "unhang-scene:"
 LIMITS = {"RLIMIT_CPU": 900, "RLIMIT_AS": 32 << 30, "RLIMIT_FSIZE": 1 << 26, "RLIMIT_CORE": 0}
@@ -52,12 +55,35 @@ class Question(NamedTuple):
     deadline_s: float = 2.0
 
 
-@cache
 def of(fix: str) -> Any:
-    """Return the scene of a fix, a module that imports no torch; None if the fix has none."""
-    name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
-    module = importlib.import_module(name) if find_spec(name) else None
+    """Return the scene of a fix; None if the fix has none. Raises as ``proof``."""
+    module = proof(fix)
     return module if hasattr(module, "GRID") else None
+
+
+@packs.remembered
+def proof(fix: str) -> Any:
+    """Return the module of a fix in ``prove/fixes``, or in its pack, which imports no torch; None if it has none.
+
+    Raises OSError, and whatever a pack's module raises.
+    """
+    if catalog.pack_of(fix).folder and os.path.lexists(path_of(fix)):
+        packs.read(path_of(fix))  # the import system would read a file of any size
+    room: Any = importlib.import_module("unhang.prove.fixes")
+    room.__path__ = list(dict.fromkeys([*room.__path__, *packs.folders("prove")]))
+    name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
+    return importlib.import_module(name) if find_spec(name) else None
+
+
+def path_of(fix: str) -> str:
+    """Return the file of the proof of a pack's fix, which may not be there."""
+    above = os.path.join(catalog.pack_of(fix).folder, "prove", fix.replace("-", "_"))
+    return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
+
+
+def module_of(target: Target) -> str:
+    """Return the name of the module that has a target."""
+    return target.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def has_feature(fix: str, function: Any) -> bool:
@@ -73,7 +99,8 @@ def ask(python: str, question: Question, wall_s: float, through: Sequence[str] =
     spec = find_spec("unhang.prove")
     folder = os.path.dirname(os.path.abspath((spec and spec.origin) or ""))
     command = [*through, python, "-I", "-B", "-W", "ignore", "-c", _CHILD.format(folder=folder)]
-    asked = {**question._asdict(), "limits": LIMITS, "is_cut_off": bool(through)}
+    more = {"packs": packs.folders("prove"), "limits": LIMITS, "is_cut_off": bool(through)}
+    asked = {**question._asdict(), **more}
     with tempfile.TemporaryDirectory(prefix="unhang-") as home:
         environment = {"HOME": home, "TMPDIR": home, "PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
         environment |= {"TORCHDYNAMO_DISABLE": "1"}  # to compile takes longer than to run

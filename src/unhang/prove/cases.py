@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PASSED, HUNG, CRASHED, DIFFERS, BROKEN = "passed", "hung", "crashed", "differs", "broken"
-MISMATCH, UNKNOWN = "mismatch", "unknown"
+MISMATCH = "mismatch"
 ABSENT = "modules that are missing: "
 """Precedes their names, in the last line of what is broken for that."""
 
@@ -42,7 +42,7 @@ class Topology(NamedTuple):
 
 
 FEW = 8
-"""So many ranks are real; those of a larger job are recorded, or fewer will do."""
+"""So many ranks a job has for a defect that needs no more."""
 
 
 def alike(topology: Topology) -> Topology:
@@ -71,7 +71,7 @@ class Case(NamedTuple):
     name: str
     topology: Topology
     harness: str
-    """``ranks`` (real processes) or ``schedule`` (recorded and played)."""
+    """``ranks``: real processes."""
     untouched: str
     """How the untouched source must end: ``passed`` for a control, else how the defect shows."""
     at: str = ""
@@ -89,9 +89,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How one run of a case ended. ``broken`` is a failure of the proof itself and never counts as the defect; neither
-    does ``unknown``, a job that does what a schedule cannot show.
-    """
+    """How one run of a case ended. ``broken`` is a failure of the proof itself and never counts as the defect."""
 
     status: str
     detail: str
@@ -106,9 +104,7 @@ def yours(proof: Any, topology: Topology, upstream: str, shapes: Collection[str]
     case: Case = proof.YOURS
     if case.topology != Topology():
         return case
-    if case.harness == "ranks":
-        topology = alike(topology) if _ruled_out(proof)[0] == "world" else reduced(topology)
-    return case._replace(topology=topology)
+    return case._replace(topology=alike(topology) if _ruled_out(proof)[0] == "world" else reduced(topology))
 
 
 def ruled_out(proof: Any, topology: Topology) -> str:

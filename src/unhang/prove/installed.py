@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError, joined
 from unhang.find import environment, locate
+from unhang.judge import scene
 from unhang.judge.decide import DRIFTED, NO_REWRITE, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.plugins import packs
@@ -103,13 +102,13 @@ def _prove(job: Job, group: Sequence[Finding]) -> Proved:
         return _only(line, UNKNOWN, both)
     if not both.patched:
         return _only(line, NOTHING, verdict.detail)
-    with packs.Blamed(catalog.fix(fix).pack, _path_of(fix)):
+    with packs.Blamed(catalog.fix(fix).pack, scene.path_of(fix)):
         return _proved(job, line, group, both)
 
 
 def _proved(job: Job, line: Line, group: Sequence[Finding], both: Sides) -> Proved:
     """Run the cases of a fix's proof on both sides, if it has one, and some of these."""
-    proof = _proof(line.fix)
+    proof = scene.proof(line.fix)
     if proof is None:
         return _only(line, UNKNOWN, "this unhang has no proof of it")
     if job.topology is not None and (why := cases.ruled_out(proof, job.topology)):
@@ -133,7 +132,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
     answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
-    caveat = getattr(_proof(line.fix), "caveat", lambda _: "")
+    caveat = getattr(scene.proof(line.fix), "caveat", lambda _: "")
     lines = [
         answers.judged(
             line._replace(detail=joined(line.detail, _smaller(job, case), caveat(case))),
@@ -229,19 +228,3 @@ def _grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     for finding in findings:
         groups.setdefault((finding.installation, finding.target.fix), []).append(finding)
     return list(groups.values())
-
-
-def _path_of(fix: str) -> str:
-    """Return the file of the proof of a pack's fix."""
-    above = os.path.join(catalog.pack_of(fix).folder, "prove", fix.replace("-", "_"))
-    return os.path.join(above, "__init__.py") if os.path.isdir(above) else f"{above}.py"
-
-
-def _proof(fix: str) -> Any:
-    """Return the module of a proof, which imports no torch; None where there is none. Raises OSError."""
-    if catalog.pack_of(fix).folder and os.path.lexists(_path_of(fix)):
-        packs.read(_path_of(fix))  # the import system would read a file of any size
-    room: Any = importlib.import_module("unhang.prove.fixes")
-    room.__path__ = list(dict.fromkeys([*room.__path__, *packs.folders("prove")]))
-    name = f"unhang.prove.fixes.{fix.replace('-', '_')}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None

@@ -80,7 +80,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     if question["is_cut_off"]:
         loopback()
     torch.set_num_threads(1)
-    importlib.import_module(".fixes", __package__).__path__ += question.get("packs", [])
+    importlib.import_module(".fixes", __package__).__path__ += question["packs"]
     proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
     for name in getattr(proof, "WARM", ()):
         with suppress(Exception):  # what needs it reports the error

@@ -28,7 +28,7 @@ class Rewritten(NamedTuple):
     beside: str | None = None
     """The shape of the function that it depends on, if that one is not on record."""
     seen_right: bool = False
-    """Whether the token that a person accepted says that its end state was seen right."""
+    """Whether the token that a person accepted says that the rewrite was seen right."""
 
 
 class FilePlan(NamedTuple):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from unhang.compat.endstates import sandbox
-from unhang.compat.endstates.compare import FAILS, Row
-from unhang.compat.endstates.endstate import Source
+from unhang.judge import scene
 from unhang.judge.decide import NO_REWRITE, REPAIRED, RIGHT, WRONG, codemod
-from unhang.plugins import packs
+from unhang.judge.rows import FAILS, Row, Source
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Target
@@ -28,34 +26,31 @@ class State(NamedTuple):
     why: str
     """Why the state is undecided."""
     row: Row | None = None
-    """The end state, if the fix has one."""
+    """What the scene shows, if the fix has one."""
 
 
-Run = Callable[[str, Source, Source | None, bool], Row]
-"""Compares a function of a fix with its rewrite, as ``sandbox.run`` does."""
+Run = Callable[[str, Source, Source | None], Row]
+"""Compares a function of a fix with its rewrite, as ``rows.run`` does in some place."""
 
 
-def classify(data: bytes, target: Target, as_written: bool = False, run: Run = sandbox.run) -> State:
-    """Return the state of the target's function in this file. Raises SandboxError if the function does not return.
+def classify(data: bytes, target: Target, run: Run) -> State:
+    """Return the state of the target's function in this file. Raises as ``run`` does.
 
-    ``affected``: the rewrite cures something, and no configuration becomes worse. ``fixed``: the untouched function
-    passes every configuration. ``not-affected``: it does so without the feature that the fix is about.
-    ``no-rewrite``: it fails, the codemod refuses it, and the manifest says what else to do. ``as_written``: the file
-    has a pull request as written.
+    ``affected``: the rewrite cures something, and no setting becomes worse. ``fixed``: the untouched function passes
+    every setting. ``not-affected``: it does so without the feature that the fix is about. ``no-rewrite``: it fails, the
+    codemod refuses it, and the manifest says what else to do.
 
     A function that targets depend on is ``wrong`` if it fails somewhere; else it is ``repaired``, or, without the
     feature, ``right``. A target is run beside a wrong one.
     """
-    sandbox.look_in(packs.folders("compat", "endstates"))
-    endstate = sandbox.judge_of(target.fix, target.function)
-    if endstate is None:
-        module = f"compat/endstates/{target.fix.replace('-', '_')}.py"
-        return State("undecided", None, (), f"no end state: write {module}, or decide it in the manifest")
+    if scene.of(target.fix) is None:
+        return State("undecided", None, (), f"{target.fix} has no scene that could show its state")
     before, after = Source(data.decode(), target.function), None
+    has_feature = scene.has_feature(target.fix, before.function)
     result, names, why = None, frozenset[str](), ""
     if target not in catalog.fix(target.fix).targets:
-        row = run(target.fix, before, None, False)
-        right = REPAIRED if endstate.has_feature(before) else RIGHT
+        row = run(target.fix, before, None)
+        right = REPAIRED if has_feature else RIGHT
         state = "undecided" if row.problems else WRONG if row.failed else right
         return State(state, None, (), "; ".join(row.problems), row)
     try:
@@ -64,20 +59,19 @@ def classify(data: bytes, target: Target, as_written: bool = False, run: Run = s
         names = codemod(target).names(before.function)
     except RewriteError as error:
         why = f"{error}; "
-    row = run(target.fix, before, after, as_written)
+    row = run(target.fix, before, after)
     if after and not row.cured and not row.failed:  # nothing is wrong with it
         after, result, names = None, None, frozenset()
-        row = run(target.fix, before, None, False)
+        row = run(target.fix, before, None)
     if not after and target.workaround and row.problems and all(map(_is_a_wrong_end, row.problems)):
         return State(NO_REWRITE, None, (), "", row)
     if row.problems:
-        others = f", and {len(row.problems) - 1} other problems" if row.problems[1:] else ""
-        return State("undecided", result, tuple(sorted(names)), f"{why}{row.problems[0]}{others}", row)
+        return State("undecided", result, tuple(sorted(names)), why + "; ".join(row.problems), row)
     if after:
         return State("affected", result, tuple(sorted(names)), "", row)
-    return State("fixed" if endstate.has_feature(before) else "not-affected", None, (), "", row)
+    return State("fixed" if has_feature else "not-affected", None, (), "", row)
 
 
 def _is_a_wrong_end(problem: str) -> bool:
-    """Return whether a problem is what the function does; one that raises may only be unlike the stand-ins."""
+    """Return whether a problem is what the function does; one that raises may only be unlike what the scene is for."""
     return problem.startswith(FAILS) and not any(it in problem for it in (": raises ", ": crashed: "))

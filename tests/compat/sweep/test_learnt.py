@@ -8,19 +8,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from support import cli, fake_scenes, sources
+from support import cli, fake_scenes
 from support.checkout import REPOSITORY
 from support.fake_index import AFFECTED, CLEAN
 from unhang import codemods, judge, prove, rewrite, shapes
-from unhang.compat import endstates
-from unhang.compat.endstates import sandbox, scenes
-from unhang.compat.endstates.compare import Row
-from unhang.compat.endstates.sandbox import SandboxError
-from unhang.compat.sweep import as_written, learnt
+from unhang.compat.sweep import as_written, learnt, trees
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Kind, Learnt, UnreadableError
 from unhang.compat.sweep.sources import content
-from unhang.judge import scene
+from unhang.judge.rows import Row
+from unhang.judge.scene import SceneError
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
 from unhang.survey.classify import Run, State
@@ -30,8 +27,6 @@ MTP, WARMUP, EXPERTS = "mtp-cp-deadlock", "expert-dp-warmup", "empty-expert-hang
 ROW = Row(["a"], 1, 1, 0, 0, 0, [])
 SHAPES, ROWS = {Kind()}, {Kind(fix, rows=True) for fix in catalog.fixes()}
 EVERY = {Kind(fix) for fix in catalog.fixes()} | SHAPES | ROWS
-MEAN = "mean-metric-dtype"
-PLAYED = {Kind(fix, rows) for fix in catalog.fixes() if scene.of(fix) for rows in (False, True)}
 # What the facts may import besides what the digests cover: names, records, and code that only fetches or lists.
 PLAIN = {
     "unhang",
@@ -51,6 +46,8 @@ PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang
 PLAIN |= {"unhang.find.metadata", *(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources"))}
 PROGRAM = """
 import pathlib, sys, tempfile
+from support import fake_scenes
+from unhang.compat.sweep import trees
 from unhang.compat.sweep.cache import Cache
 from unhang.compat.sweep.learnt import Learnt
 from unhang.compat.sweep.sources import content
@@ -60,21 +57,14 @@ from unhang.shapes import catalog
 targets = [target for fix in catalog.fixes().values() for target in fix.targets]
 for target in targets:
     codemod(target)
-found = content(pathlib.Path(sys.argv[1]).read_bytes())
-target = next(target for target in targets if target.fix == sys.argv[2])
+found = content({AFFECTED.encode()!r})
+target = next(target for target in targets if target.fix == {WARMUP!r})
+trees.run = fake_scenes.run
 learnt = Learnt(Cache(pathlib.Path(tempfile.mkdtemp())))
 state = learnt.state(found, target)
 assert state.state == "affected", state
 learnt.outline_patched(found, target, state.result)
 assert learnt.patched(found, [Step(target, state.result)])
-print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
-"""
-# what the child imports that runs a function
-CHILD = f"""
-import importlib, sys
-from unhang.compat.endstates import sandbox
-for fix in {[fix for fix in catalog.fixes() if not scene.of(fix)]!r}:
-    importlib.import_module("unhang.compat.endstates." + fix.replace("-", "_"))
 print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
 
@@ -86,11 +76,9 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
         (codemods, "base", EVERY - SHAPES - ROWS),
         (codemods, "mtp_cp_deadlock", {Kind(MTP)}),
         (codemods, "mtp_cp_deadlock/new", {Kind(MTP)}),
-        (endstates, "sandbox", EVERY - SHAPES),
-        (endstates, "empty_expert_hang", {Kind(EXPERTS), Kind(EXPERTS, rows=True)}),
-        (prove, "scene", PLAYED),
-        (prove, "fixes/mean_metric_dtype", {Kind(MEAN), Kind(MEAN, rows=True)}),
-        (prove, "fixes/empty_expert_hang", set()),
+        (prove, "scene", EVERY - SHAPES),
+        (prove, "fixes/expert_dp_warmup", {Kind(WARMUP), Kind(WARMUP, rows=True)}),
+        (judge, "rows", EVERY - SHAPES),
         (judge, "decide", EVERY - SHAPES - ROWS),
         (rewrite, "deeper/new", EVERY - SHAPES - ROWS),
     ],
@@ -109,21 +97,14 @@ def test_changed_code_changes_the_digests_of_what_depends_on_it(
     assert len({*before.values()}) == len(EVERY)
 
 
-def test_the_digests_cover_all_code_that_the_facts_depend_on(tmp_path: Path) -> None:
-    (file := tmp_path / "experts.py").write_bytes(sources.wheel(EXPERTS, "0.19.2").data)
-    ran = cli.python("-c", PROGRAM, str(file), EXPERTS, env={"PYTHONPATH": str(REPOSITORY / "src")})
+def test_the_digests_cover_all_code_that_the_facts_depend_on() -> None:
+    path = f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests'}"
+    ran = cli.python("-c", PROGRAM, env={"PYTHONPATH": path})
     assert ran.code == 0, ran.err
     loaded = set(ran.out.split())
-    assert {"unhang.codemods.empty_expert_hang", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
-    covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES, "unhang.prove")  # the last shows whether a fix has a scene
+    assert {"unhang.codemods.expert_dp_warmup", "unhang.rewrite.one_file", "unhang.shapes.outline"} <= loaded
+    covered = (*learnt._OF_SHAPES, *learnt._OF_FIXES)
     assert {name for name in loaded if not name.startswith(covered)} <= PLAIN
-    ran = cli.python("-c", CHILD, env={"PYTHONPATH": str(REPOSITORY / "src")})
-    assert ran.code == 0, ran.err
-    loaded = set(ran.out.split())
-    assert {
-        f"unhang.compat.endstates.{fix.replace('-', '_')}" for fix in catalog.fixes() if not scene.of(fix)
-    } <= loaded
-    assert {name for name in loaded if not name.startswith(learnt._OF_ROWS)} <= {"unhang", "unhang.compat"}
 
 
 def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,24 +112,23 @@ def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(learnt, "code_digest", codes.__getitem__)
     asked: list[str] = []
 
-    def classified(data: bytes, target: Target, as_written: bool, run: Run) -> State:
-        asked.append(f"{target.fix}{' as written' if as_written else ''}")
+    def classified(data: bytes, target: Target, run: Run) -> State:
+        asked.append(target.fix)
         return State("fixed", None, (), "", ROW)
 
     monkeypatch.setattr(learnt, "classify", classified)
     targets = {target.fix: target for fix in catalog.fixes().values() for target in fix.targets}
 
-    def ask(as_written: bool = False) -> list[str]:
+    def ask() -> list[str]:
         asked.clear()
         known = Learnt(Cache(tmp_path))
-        states = [known.state(content(b""), targets[fix], as_written) for fix in (MTP, WARMUP)]
+        states = [known.state(content(b""), targets[fix]) for fix in (MTP, WARMUP)]
         assert [state.row for state in states] == [ROW, ROW]
         known.save()
         return list(asked)
 
     assert ask() == [MTP, WARMUP]
     assert ask() == []
-    assert ask(as_written=True) == [f"{MTP} as written", f"{WARMUP} as written"]
     codes[Kind(MTP)] = "changed"
     assert ask() == [MTP]
     assert ask() == []
@@ -161,9 +141,8 @@ def test_facts_outlive_a_change_of_another_fix(tmp_path: Path, monkeypatch: pyte
 def test_a_changed_codemod_that_gives_the_same_text_runs_no_function_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = Mock(wraps=sandbox.run)
-    monkeypatch.setattr(sandbox, "run", runs)
-    monkeypatch.setattr(scenes, "run", fake_scenes.run)
+    runs = Mock(wraps=fake_scenes.run)
+    monkeypatch.setattr(trees, "run", runs)
     digests, changes = learnt.code_digest, [""]
     monkeypatch.setattr(learnt, "code_digest", lambda kind: f"{digests(kind)}{'' if kind.rows else changes[-1]}")
     target = next(target for target in catalog.fix(WARMUP).targets if target.upstream == "megatron-core")
@@ -198,7 +177,7 @@ def test_a_function_that_does_not_return_is_undecided_and_asked_again(
 ) -> None:
     (target,) = catalog.fix(MTP).targets
     known = Learnt(Cache(tmp_path))
-    monkeypatch.setattr(learnt, "classify", Mock(side_effect=SandboxError("no answer within 1 s")))
+    monkeypatch.setattr(learnt, "classify", Mock(side_effect=SceneError("no answer within 1 s")))
     assert known.state(content(b""), target) == State("undecided", None, (), "no answer within 1 s")
     monkeypatch.setattr(learnt, "classify", lambda *_: State("fixed", None, (), ""))
     assert known.state(content(b""), target).state == "fixed"

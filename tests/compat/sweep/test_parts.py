@@ -5,12 +5,12 @@ import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.checkout import REPOSITORY
-from unhang.compat.endstates import sandbox
 from unhang.compat.sweep import lint, parts, sources
 from unhang.judge import scene
 
@@ -20,11 +20,9 @@ FILES = {
     "manifest": f"patches/{FIX}/manifest.json",
     "page": f"patches/{FIX}/page.md",
     "codemod": "codemods/mtp_cp_deadlock.py",
-    "proof": "src/unhang/prove/fixes/mtp_cp_deadlock.py",
+    "scene": "src/unhang/prove/fixes/mtp_cp_deadlock.py",
     "test": "tests/fixes/test_mtp_cp_deadlock.py",
 }
-
-ENDSTATE = "compat/endstates/mtp_cp_deadlock.py"
 
 
 @pytest.fixture
@@ -95,7 +93,6 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(targets=[{"upstream": "verl", "file": "verl/a.py", "function": "f"}]),
         "codemods/mtp_cp_deadlock.py: f: no rewrite of this target",
     ),
-    "a page that denies the proof": (edited("page", "## Cost", "No proof: none\n## Cost"), "but the page says"),
     "a part that was only begun": (
         edited("page", "\n## Cost\n", "\n## Cost\nTODO\n"),
         "page.md: TODO: is still to be written, on line ",
@@ -122,24 +119,23 @@ def test_all_that_is_missing_is_named_at_once(
     for part in set(FILES) - {"page"}:
         (checkout / FILES[part]).unlink()
     edited("page", "## Symptom", "## Symptoms")(checkout)
-    monkeypatch.setattr(scene, "of", lambda fix: None)
     lines = found(checkout)
-    assert {line.partition(":")[0] for line in lines} == {*FILES.values(), ENDSTATE}
+    assert {line.partition(":")[0] for line in lines} == {*FILES.values()}
     assert all(": is missing" in line or "this section is missing" in line for line in lines)
     (checkout / "compat" / "data").mkdir()
     monkeypatch.setattr(sources, "HERE", checkout / "compat")
     assert lint.main(["--sample", "0"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        *lines, "6 problems in 1 fixes; the matrix was not read, for a manifest is wrong",
+        *lines, "5 problems in 1 fixes; the matrix was not read, for a manifest is wrong",
     ]  # fmt: skip
 
 
-def test_what_cannot_be_imported_and_a_target_without_an_end_state_are_named(
+def test_a_scene_that_cannot_be_imported_or_lacks_a_part_is_named(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scene, "of", lambda fix: None)
-    (checkout / ENDSTATE).parent.mkdir(parents=True)
-    (checkout / ENDSTATE).touch()
-    assert [line for line in found(checkout) if "no end state of this target" in line]
-    monkeypatch.setattr(sandbox, "end_state", None)
-    assert [line for line in found(checkout) if "cannot be read: TypeError" in line]
+    monkeypatch.setattr(scene, "proof", lambda fix: SimpleNamespace(GRID=[], prepare=1, on_rank=1, wrong=1))
+    assert [line.partition(".py: ")[2] for line in found(checkout)] == [
+        "right: is missing: see docs/maintainers/scenes.md"
+    ]
+    monkeypatch.setattr(scene, "proof", None)
+    assert [line for line in found(checkout) if "GRID: cannot be read: TypeError" in line]

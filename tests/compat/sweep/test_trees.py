@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from support import sources
-from unhang.compat.endstates.endstate import Source
 from unhang.compat.sweep import pins, trees
+from unhang.judge.rows import Source
 
 HEAD = "fused-head-no-gradient"
 _SUMS = "_allreduce_non_tensor_model_parallel_grads"

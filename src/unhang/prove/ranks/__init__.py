@@ -1,1 +1,1 @@
-"""Jobs of several ranks on a CPU: real gloo ranks, or schedules that are recorded and played."""
+"""Jobs of several ranks on a CPU: real gloo ranks, and what they need."""

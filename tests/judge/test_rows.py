@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from unhang.compat.endstates import scenes
-from unhang.compat.endstates.endstate import Source
-from unhang.judge import scene
+from unhang.judge import rows, scene
+from unhang.judge.rows import Source
 
 FIX, NAME = "mean-metric-dtype", "MeanMetric.compute"
 CASES = {case.is_control: case.name for case in reversed(scene.of(FIX).GRID)}
@@ -38,7 +39,7 @@ def test_the_figures_of_a_shape_and_its_problems(
     before: Any, after: Any, figures: tuple[int, ...], problem: str
 ) -> None:
     answer = {"before": before, **({"after": after} if after else {})}
-    row = scenes.row(FIX, REDUCES, REDUCES if after else None, answer)
+    row = rows.row(FIX, REDUCES, REDUCES if after else None, answer)
     assert (row.passed, row.cured, row.failed, row.worse) == figures
     assert (row.branches, row.configurations, bool(row.failing)) == (["self.count"], 10, bool(row.failed))
     assert [one.startswith(problem) for one in row.problems] == [True] * bool(problem)
@@ -46,9 +47,7 @@ def test_the_figures_of_a_shape_and_its_problems(
 
 def test_a_rewrite_must_not_lose_the_feature() -> None:
     answer = {"before": played(CONCERNED), "after": played()}
-    assert scenes.row(FIX, REDUCES, ALONE, answer).problems == [
-        "the rewrite has lost the feature that the fix is about"
-    ]
+    assert rows.row(FIX, REDUCES, ALONE, answer).problems == ["the rewrite has lost the feature that the fix is about"]
 
 
 def test_a_function_that_a_target_depends_on_may_fail_where_the_defect_is() -> None:
@@ -57,7 +56,7 @@ def test_a_function_that_a_target_depends_on_may_fail_where_the_defect_is() -> N
         "class FusedLinearForPPOFunction:\n    def forward(ctx): pass\n", "FusedLinearForPPOFunction.forward"
     )
     for name, problems in (grid[False], 0), (grid[True], 1):
-        row = scenes.row("fused-head-no-gradient", forward, None, {"before": played(name)})
+        row = rows.row("fused-head-no-gradient", forward, None, {"before": played(name)})
         assert (row.failed, len(row.problems)) == (1, problems)
 
 
@@ -66,12 +65,14 @@ def test_what_goes_beyond_upstreams_own_fix_only_our_rewrite_must_do() -> None:
     grid = {case.options["beyond"]: case.name for case in scene.of(fix).GRID if case.is_control}
     loss = Source("def process_mtp_loss(): MTPLossAutoScaler.apply()\n", "process_mtp_loss")
     for name, problems in (grid[True], []), (grid[False], [f"fails with {grid[False]}: why {grid[False]}"]):
-        assert scenes.row(fix, loss, None, {"before": played(name)}).problems == problems
-    row = scenes.row(fix, loss, loss, {"before": played(CONCERNED), "after": played(grid[True])})
+        assert rows.row(fix, loss, None, {"before": played(name)}).problems == problems
+    row = rows.row(fix, loss, loss, {"before": played(CONCERNED), "after": played(grid[True])})
     assert row.problems == [f"worse with {grid[True]}: why {grid[True]}"]
 
 
-def test_a_fix_has_a_scene_for_its_own_functions() -> None:
-    assert scenes.of(FIX, NAME) == scenes.Scene(FIX)
-    assert scenes.of(FIX, "another") is scenes.of("mtp-cp-deadlock", NAME) is None
-    assert [scenes.Scene(FIX).has_feature(source) for source in (REDUCES, ALONE)] == [True, False]
+def test_what_plays_has_no_network() -> None:
+    if not (command := rows.without_network()):
+        pytest.skip("this system permits no unshare")
+    code = "import socket; print([name for _, name in socket.if_nameindex()])"
+    done = subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['lo']\n"
