@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.compat.endstates import scenes
-from unhang.compat.endstates.endstate import Source
+from unhang.compat.sweep import trees
+from unhang.judge import rows
+from unhang.judge.rows import Source
 
-NAME = "rearrange_micro_batches"
+FIX, NAME = "fsdp-dynamic-bsz", "rearrange_micro_batches"
 AGREEING = f"""\
 def {NAME}(batch, max_token_len, dp_group=None):
     lengths = batch["attention_mask"].sum(dim=1)
@@ -29,11 +30,11 @@ def test_what_cuts_is_right_or_wrong_by_what_it_does() -> None:
         "new": AGREEING.replace("dist.is_initialized()", "dist.is_nccl_available()"),
     }
     every = {name: Source(text, NAME) for name, text in texts.items()}
-    played = scenes.played("fsdp-dynamic-bsz", every["right"], every, [*every])
-    rows = {name: scenes.row("fsdp-dynamic-bsz", it, None, {"before": played[name]}) for name, it in every.items()}
-    assert {name: bool(row.failed) for name, row in rows.items()} == {**dict.fromkeys(rows, True), "right": False}
-    assert not rows["right"].problems
-    assert not rows["wrong"].problems
-    assert "'group': True" in rows["fails"].problems[0]
-    assert "[3, 1] micro-batches" in rows["loses"].problems[0]
-    assert rows["new"].problems[0] == "a new branch: if dist.is_nccl_available():"
+    played = rows.played(FIX, every, trees.closest(FIX, every["right"]), [*every])
+    found = {name: rows.row(FIX, it, None, {rows.BEFORE: played[name]}) for name, it in every.items()}
+    assert {name: bool(row.failed) for name, row in found.items()} == {**dict.fromkeys(found, True), "right": False}
+    assert not found["right"].problems
+    assert not found["wrong"].problems
+    assert "'group': True" in found["fails"].problems[0]
+    assert "[3, 1] micro-batches" in found["loses"].problems[0]
+    assert found["new"].problems[0] == "a new branch: if dist.is_nccl_available():"
