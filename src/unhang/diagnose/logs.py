@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import log_prefixes, phrases, ras, stacks, statements
-from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, Statement, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
 
@@ -369,8 +369,10 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
+        unknown = [one for said in self.said.values() for one in said.stacks.unknown()]
+        notes = [Statement("", words, source, weight=phrases.NOTE) for words, source in unknown]
         stated = self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))
-        if all_stated := (*stated, *self.ras.statements()):
+        if all_stated := (*stated, *self.ras.statements(), *notes):
             yield Rank(stacks.NOBODY, statements=all_stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from configparser import ConfigParser, ExtendedInterpolation, SectionProxy
 from typing import NamedTuple
 
@@ -42,18 +43,21 @@ def _table() -> ConfigParser:
     return table
 
 
-def _phrase(row: SectionProxy) -> Phrase:
-    """Return the phrase of a section, whose long values go on in the next line: of a pattern without a space."""
+def _phrases(row: SectionProxy) -> Iterator[Phrase]:
+    """Yield the phrase of a section with each of its words; long values go on in the next line: of a pattern without a
+    space.
+    """
     cause, weight = row["means"].split(", ")
     pattern, says, do = row["pattern"].replace("\n", ""), row["says"], row.get("do", "")
     lines = row.getint("lines", 1)
     compiled = re.compile(pattern, re.DOTALL if lines > 1 else 0)
     says, do = (text.replace("\n", " ") for text in (says, do))
-    return Phrase(row.name, cause, weight, row.get("word", pattern), compiled, says, do, lines)
+    for word in row.get("word", pattern).split("\n"):
+        yield Phrase(row.name, cause, weight, word, compiled, says, do, lines)
 
 
 _TABLE = _table()
-PHRASES = tuple(_phrase(_TABLE[name]) for name in _TABLE.sections() if name != _ENDED)
+PHRASES = tuple(one for name in _TABLE.sections() if name != _ENDED for one in _phrases(_TABLE[name]))
 """In this order, each that matches a line says something of it."""
 ENDED = {signal: text.replace("\n", " ") for signal, text in _TABLE[_ENDED].items()}
 """What to do about a process that a signal has ended."""

@@ -32,7 +32,9 @@ _MEMBER = (
 _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
 _HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
-_WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
+_WHAT = re.compile(
+    r"(?:Warnings:)?\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$"
+)
 _HAS = r"(?:have|has) (?:launched up to operation (?P<count>\d{1,18})|status (?P<status>\w+)|(?P<none>not) launched)"
 _SAME = re.compile(rf"\s*(?P<number>\d{{1,7}}) ranks (?:{_HAS}|reported (?P<error>.+))")
 _ONE = re.compile(
@@ -164,7 +166,10 @@ class Reader:
         elif "job process" in text:
             self._is_dead, self._comm = "considered dead" in text, None
         elif self._comm is None:
-            return _TABLE in text
+            if not _WHAT.match(text):
+                return _TABLE in text
+            self._begin("?")  # pasted without its heading
+            return self._took(text)
         elif _MISSING in text:
             self._what, self._last = "missing", ("", "")
         elif found := _LISTED.match(text):
@@ -333,10 +338,13 @@ def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
         yield _note(f"the counts moved between two answers of RAS, so the job goes on: {words}")
     elif odd:
         yield _statement("mismatch", f"{_called(odd)} called something else than most: {words}", odd, "ras-behind")
-    elif behind and (before or max(behind.values()) > 1):
-        yield _statement("never-arrived", f"{_called([*behind])} behind: {words}", [*behind], "ras-behind", _LOOK)
+    elif behind:
+        words = f"{_called([*behind])} behind: {words}"
+        one = _statement("never-arrived", words, [*behind], "ras-behind", _LOOK)
+        is_sure = before or max(behind.values()) > 1
+        yield one if is_sure else one._replace(words=words + _AGAIN, text=words, weight=NOTE)
     elif told:
-        yield _note(f"{f'{_called([*behind])} behind: ' * bool(behind)}{words}{'' if before else _AGAIN}")
+        yield _note(f"{words}{'' if before else _AGAIN}")
 
 
 def _note(words: str) -> Statement:

@@ -24,7 +24,9 @@ MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS = 4_096, 1_024, 1_000, 20_000, 20
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
+_NO_MAIN = "what is given of {} are helper threads{}, and not its main thread: give all of its threads"
+_NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
 _RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))?)$")
@@ -32,8 +34,9 @@ _RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))
 _ATTACHED = re.compile(r"(?:Attaching to (?:program: .*, )?process |\(?gdb\S* .*(?:-p|--pid)[ =]?)(\d{1,9})\b")
 _GDB = re.compile(r"(?:\(\S*gdb\) )?Thread (\d{1,9}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,9})\)?.*\):?$")
 _GDB_FRAME = re.compile(r"#(\d{1,4}) +(?:0x[0-9a-f]+ in )?(?:\(anonymous namespace\)::)?([^(]*?) ?\(")
+_WAITING = re.compile(r"[_?]|std::|(?:futex|pthread|e?poll|start_thread|clone|accept|syscall|read|recv)")
 _PAGER = ("--Type <", "---Type <")
-_SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
+_SPIED = re.compile(r'Thread (?:(\S+) )?\(([a-z+]+)\)(?::? "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r"(?: {3,4}|\t ?)(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
 _FAULT = re.compile(
@@ -87,6 +90,8 @@ class Thread:
         self.name, self.idle, self.source, self._gil = name, idle, source, gil
         self.frames: list[Frame] = []
         self.native: list[str] = []
+        self.names: list[str] = []
+        """The innermost native functions that say more than that it waits, known or not."""
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's."""
@@ -135,7 +140,8 @@ class Collector:
             return self._is_gdb
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
-            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", is_idle, source, gil=gil))
+            key = found[1] or found[3] or ""
+            self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _FAULT.match(text):
             if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
                 return True
@@ -148,7 +154,8 @@ class Collector:
 
     def _process(self, pid: str, title: str | None) -> None:
         self._pid, self._thread, self._is_gdb = pid, None, False
-        self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
+        if pid.isdecimal():
+            self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
         if len(self.processes) < _PROCESSES or self._pid in self.processes:
             self._earlier[self._pid] = self.processes.get(self._pid, {})
             self.processes[self._pid] = {}
@@ -170,7 +177,7 @@ class Collector:
         found = None if heading else _GDB_FRAME.match(text)
         if heading:
             if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
-                self._process(f"gdb {len(self.processes) + 1}", None)
+                self._process(f"process {len(self.processes) + 1}", None)
             self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
             if heading[1] == "1":  # its number is that of the process
                 self._titles[self._pid] = f"pid {heading[2]}"
@@ -181,8 +188,10 @@ class Collector:
         elif not self._is_gdb:
             return False
         self._is_gdb = True
-        if found and self._thread and native(found[2]):
-            self._thread.take(found[2])
+        if found and self._thread:
+            self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
+            if native(found[2]):
+                self._thread.take(found[2])
         return True
 
     def raised(self) -> tuple[Frame, ...]:
@@ -202,6 +211,17 @@ class Collector:
             )
             if stacks and may_be_rank(stacks) and (main or not all(map(_is_helper, stacks))):
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """Yield what is told of each process whose main thread is not given, or in no known function, and where."""
+        for pid, threads in self.processes.items():
+            known = [one for one in threads.values() if one.frames or one.native]
+            if threads and (not known or not (_main(known) or any(one.native for one in known))):
+                main = next((one for one in threads.values() if one.name == MAIN), None)
+                told = main or next(iter(known or threads.values()))
+                names = told.names or [frame.function for frame in told.frames[:_NAMES]]
+                where = f" ({' < '.join(names)})" if names else ""
+                yield (_NO_WAIT if main else _NO_MAIN).format(self._titles.get(pid) or "a process", where), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""

@@ -67,7 +67,7 @@ _FOLLOWS = (
     "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
     "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
     "remote process exited", "got signal: 15", "function error: hccl", "hccl error in", "hccl api failed",
-    "acl api failed",
+    "acl api failed", "ascend error message",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
 _FATAL = (
@@ -350,6 +350,12 @@ def is_paired(rank: Rank) -> bool:
 def is_received(rank: Rank) -> bool:
     """Return whether a rank waits by its stacks for what another one is to send."""
     return any("recv" in one.lower() for one in _collectives(rank) or waiting_stack(rank).native)
+
+
+def is_whole(rank: Rank) -> bool:
+    """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
+    stack = _main(rank)
+    return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
 
 
 def is_spied(rank: Rank) -> bool:
