@@ -43,6 +43,8 @@ _FAULT = re.compile(
     r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
 )
 _FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
+_BARE = re.compile(rb"(?:[ \t]+[^\s(][^\n]{0,200} \([^\s()]{1,400}:\d{1,9}\)\s*\n?){2,}\s*")
+"""A stack of py-spy's without its heading."""
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -282,17 +284,23 @@ def begins(text: str) -> bool:
 
 
 def recognizes(head: bytes) -> bool:
-    """Return whether a file that begins so is py-spy's --json."""
-    return head.lstrip()[:1] == b"[" and b'"frames"' in head
+    """Return whether a file that begins so is py-spy's --json, or a stack alone, without its heading."""
+    return (head.lstrip()[:1] == b"[" and b'"frames"' in head) or bool(_BARE.fullmatch(head))
 
 
 def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
-    """Yield the processes in py-spy's --json, one document or several, each as a rank that nobody knows.
+    """Yield the processes in py-spy's --json, one document or several, or of a bare stack, each as an unknown rank.
 
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
     data, broken = whole(stream)
     text = data.decode(errors="replace")
+    if _BARE.fullmatch(data):
+        bare = Collector()
+        for number, line in enumerate(["Stack (most recent call first):", *text.splitlines()]):
+            bare.line(line.rstrip(), f"{name}:{max(number, 1)}")
+        yield from (Rank(NOBODY, stacks=one, name=title) for title, one in bare.pids())
+        return
     decoder, wrong = json.JSONDecoder(), ""
     place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
     processes: dict[object, list[Stack]] = {}

@@ -67,7 +67,7 @@ _FOLLOWS = (
     "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
     "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
     "remote process exited", "got signal: 15", "function error: hccl", "hccl error in", "hccl api failed",
-    "acl api failed", "ascend error message",
+    "acl api failed", "ascend error message", "stream synchronize failed",
 )  # fmt: skip
 """What a rank says, in lower case, whose peers are late or gone, or that goes on."""
 _FATAL = (
