@@ -13,8 +13,8 @@ OWN, ABOUT, WAITS, FOLLOWS, ENDS, NOTE = "own", "about", "waits", "follows", "en
 has ended, which tells something only where no line says why; or what explains nothing, and a reader is to know."""
 ABORTS = ("-6", "6", "SIGABRT")
 """Mostly its watchdog's: such an end tells as little as one of ``ENDS``."""
-_ENDED = "ended"
-"""The only section that is no phrase."""
+_TABLES = ("ended", "native", "native-says")
+"""The sections that are no phrases."""
 
 
 class Phrase(NamedTuple):
@@ -57,9 +57,13 @@ def _phrases(row: SectionProxy) -> Iterator[Phrase]:
 
 
 _TABLE = _table()
-PHRASES = tuple(one for name in _TABLE.sections() if name != _ENDED for one in _phrases(_TABLE[name]))
+PHRASES = tuple(one for name in _TABLE.sections() if name not in _TABLES for one in _phrases(_TABLE[name]))
 """In this order, each that matches a line says something of it."""
-ENDED = {signal: text.replace("\n", " ") for signal, text in _TABLE[_ENDED].items()}
-"""What to do about a process that a signal has ended."""
+ENDED, _NATIVE, WAITS_FOR = (
+    {name: text.replace("\n", " ") for name, text in _TABLE[of].items() if name not in _TABLE.defaults()}
+    for of in _TABLES
+)
+"""What to do about a process that a signal has ended; in which native functions it waits, by for what; in words."""
+NATIVE = tuple((kind, re.compile(pattern.replace(" ", ""))) for kind, pattern in _NATIVE.items())
 WORDS = tuple(dict.fromkeys(one.word.encode() for one in PHRASES))
 """What a line must have, that is to be looked at."""

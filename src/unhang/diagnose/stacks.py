@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
+from unhang.diagnose.phrases import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,26 +51,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 _NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".so")
 # What a process waits for in native code, by the innermost function that says it.
-DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "store", "allocator"
+DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "key-store", "allocator"
 PYTHON, LOCK = "python", "lock"
-_CALLS = r"(?:_?all_?reduce|_?all_?gather|all_?to_?all|alltoall|barrier|broadcast|gather|reduce|recv|scatter|send)\w*"
-_NATIVE = tuple((kind, re.compile(pattern, flags)) for kind, pattern, flags in (
-    (DEVICE, r"(?:cuda|cu|hip|musa|acl(?:rt)?)(?:Stream|Device|Ctx|Event)?(?:Synchronize|Memcpy|Memset|Launch|Free|"
-     r"Init|Malloc|HostAlloc|MemFree|MemAlloc|MemHost|SetDevice|GetDeviceCount|PrimaryCtxRetain|ModuleLoad)\w*$|"
-     r".*::_local_scalar_dense_(?:cuda|npu)$", 0),
-    (SET_UP, r"p?ncclComm(?:Init|Split)\w*$|bootstrap\w+$|initTransportsRank$|c10d::NCCLComm::(?:create|split)\w*$|"
-     r"HcclCommInit\w*$|P?MPI_Init\w*$|"
-     r"c10d::ProcessGroup[NH]CCL::(?:init|get|create|broadcastUnique)\w*(?:Comm|ID)\w*$", re.IGNORECASE),
-    (ENDS, r"p?ncclComm(?:Abort|Destroy|Finalize|Revoke)$|c10d::NCCLComm::abort$|"
-     r"c10d::ProcessGroup\w+::(?:abort\w*|shutdown|~\w+)$", 0),
-    (COLLECTIVE, rf"c10d::ProcessGroup\w*::(?:\w*Work\w*::(?:wait|synchronize)\w*|{_CALLS})$|c10d::Work::wait$|"
-     rf"gloo::(?:.*::wait(?:Recv|Send)|{_CALLS})$|P?MPI_\w+$|p?nccl(?:{_CALLS}|GroupEnd\w*)$|hccl{_CALLS}$",
-     re.IGNORECASE),
-    (STORE, r"c10d::\w*Store::\w+$", 0),
-    (ALLOCATOR, r".*CachingAllocator::.*", 0),
-    (PYTHON, r"take_gil$|PyGILState_Ensure$|PyEval_(?:Acquire|Restore)\w+$", 0),
-    (LOCK, r"_*(?:GI_+)?(?:lll_lock_wait|pthread_(?:mutex|rwlock)_\w*lock)\w*$", 0),
-))  # fmt: skip
 
 # What stands beside the ranks on a node and is none: a main thread in one of these functions.
 _NO_RANK = (
@@ -365,7 +348,7 @@ def _native_frame(text: str) -> str | None:
 def native(function: str) -> str:
     """Return what a process waits for in a native function; empty if that is not known."""
     name = re.sub(r"@.*|<.*|\(.*", "", function).strip()
-    return next((kind for kind, pattern in _NATIVE if pattern.match(name)), "")
+    return next((kind for kind, pattern in NATIVE if pattern.match(name)), "")
 
 
 def _line(value: Any) -> int:

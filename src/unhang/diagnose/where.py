@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import stacks
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
+from unhang.diagnose.phrases import WAITS_FOR
 from unhang.diagnose.stacks import MAIN, NOBODY
 from unhang.plugins import packs
 from unhang.tell import console
@@ -39,16 +40,6 @@ _HOST = frozenset({
 """Modules of Python's, and of filelock's, in which a host waits."""
 _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 """Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
-_NATIVE = {
-    stacks.DEVICE: "it waits for its GPU",
-    stacks.SET_UP: "a communicator is being made, and a rank of it has not come",
-    stacks.ENDS: "a communicator is being ended",
-    stacks.COLLECTIVE: "it waits for other ranks",
-    stacks.STORE: "it waits in the store for what another rank is to write",
-    stacks.ALLOCATOR: "the allocator of GPU memory",
-    stacks.PYTHON: "it waits for Python's lock",
-    stacks.LOCK: "it waits for a lock",
-}
 _OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)
 """What waits for other ranks."""
 _NEAR = 8
@@ -178,8 +169,8 @@ def _native(stack: Stack) -> str:
     inner = stacks.native(stack.native[0])
     outer = next((one for one in (stacks.ALLOCATOR, *_OF_GROUPS) if one in kinds and one != inner), "")
     more = f", within {kinds[outer]}" if outer else ""
-    more += f": {_NATIVE[outer]}" if more and outer != stacks.COLLECTIVE else ""
-    return f"{kinds[inner]}: {_NATIVE[inner]}{more}"
+    more += f": {WAITS_FOR[outer]}" if more and outer != stacks.COLLECTIVE else ""
+    return f"{kinds[inner]}: {WAITS_FOR[inner]}{more}"
 
 
 def is_held_by_its_own(rank: Rank) -> bool:
