@@ -254,6 +254,8 @@ def test_gdb_tells_what_each_process_waits_for() -> None:
     assert (bare.name, bare.stacks[0].native) == ("", ("pncclCommInitRankConfig",))
     assert of_text("#0  0x1 in ?? () from libcuda.so.1\n#3  0x2 in step (x=1) at train.cc:3\n") == []
     assert of_text("#1  0x2 in cudaStreamSynchronize () from a.so\n") == [], "its beginning is cut off"
+    (cut,) = logs.read(io.BytesIO(b"#1  0x2 in cudaStreamSynchronize () from a.so\n#2  0x3 in step ()"), "a.txt")
+    assert "ends of stacks or helper threads (cudaStreamSynchronize < step)" in cut.statements[0].words
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ MAIN = "MainThread"
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
-_NO_MAIN = "what is given of {} are helper threads{}, and not its main thread: give all of its threads"
+_NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all of its threads"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
@@ -36,6 +36,7 @@ _ATTACHED = re.compile(r"(?:Attaching to (?:program: .*, )?process |\(?gdb\S* .*
 _GDB = re.compile(r"(?:\(\S*gdb\) )?Thread (\d{1,9}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,9})\)?.*\):?$")
 _GDB_FRAME = re.compile(r"#(\d{1,4}) +(?:0x[0-9a-f]+ in )?(?:\(anonymous namespace\)::)?([^(]*?) ?\(")
 _WAITING = re.compile(r"[_?]|std::|(?:futex|pthread|e?poll|start_thread|clone|accept|syscall|read|recv)")
+_CUT = "cut"  # a stack without its beginning, of which nobody knows what it waits for
 _PAGER = ("--Type <", "---Type <")
 _SPIED = re.compile(r'Thread (?:(\S+) )?\(([a-z+]+)\)(?::? "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
@@ -171,11 +172,13 @@ class Collector:
         elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
             self._begin("1", Thread(MAIN, None, source))
         elif not self._is_gdb:
-            return False
+            if " 0x" not in text:
+                return False
+            self._begin(_CUT, Thread(_CUT, None, source))
         self._is_gdb = True
         if found and self._thread:
             self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
-            if native(found[2]):
+            if native(found[2]) and self._thread.name != _CUT:
                 self._thread.take(found[2])
         return True
 
