@@ -49,7 +49,7 @@ _OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
 """What ``--live`` writes above an answer."""
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
-    r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|"event"\s*:\s*"(?P<event>PEER_DEAD)"|'
+    r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|'
     r'(?:"rank"\s*:\s*(?P<rank>\d{1,7}),\s*)?"host"\s*:\s*"(?P<host>[^"]{1,80})",\s*"pid"\s*:\s*(?P<pid>\d{1,9})|'
     r'"status"\s*:\s*\{(?P<status>[^{}]*)\}|"collective_counts"\s*:\s*\{(?P<counts>[^{}]*)\}'
 )
@@ -189,13 +189,10 @@ class Reader:
         """Take a document, or several, whole or cut."""
         self.source = source
         self._ranks.update((pid, int(rank)) for rank, pid in _OURS.findall(text))
-        member, kind, event = Member(None), "ranks", False
+        member, kind = Member(None), "ranks"
         for found in _JSON.finditer(text):
             if found["snapshot"]:
                 self._next()
-                event = False
-            elif found["event"]:
-                event = True
             elif found["hash"]:
                 self._begin(found["hash"])
             elif found["size"] and self._comm:
@@ -204,8 +201,6 @@ class Reader:
                 kind = found["list"]
             elif found["pid"]:
                 member = Member(int(found["rank"]) if found["rank"] else None, found["pid"], found["host"])
-                if event:
-                    self._lost[member] = True
             elif self._comm and (found["status"] or found["counts"]):
                 self._state(self._comm, member, kind, found)
 
@@ -348,7 +343,7 @@ def _called(members: Sequence[Member]) -> str:
 
 def recognizes(head: bytes) -> bool:
     """Return whether a file that begins so is RAS's JSON, also below what its server says before."""
-    return b'"communicators"' in head or (b'"PEER_DEAD"' in head and b'"event"' in head)
+    return b'"communicators"' in head
 
 
 def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:

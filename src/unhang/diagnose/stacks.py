@@ -26,7 +26,7 @@ MAIN = "MainThread"
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
-_NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all of its threads"
+_NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
