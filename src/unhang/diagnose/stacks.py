@@ -44,7 +44,8 @@ _SPIED_FRAME = re.compile(r"(?: {3,4}|\t ?)(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$"
 _FAULT = re.compile(
     r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
 )
-_FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
+_PYSTACK = re.compile(r"Traceback for thread (\d{1,9}) .*\(most recent call last\):$")
+_FRAME = re.compile(r' +(?:\(Python\) )?File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
 _BARE = re.compile(rb"(?:[ \t]+[^\s(][^\n]{0,200} \([^\s()]{1,400}:\d{1,9}\)\s*\n?){2,}\s*")
 """A stack of py-spy's without its heading."""
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
@@ -72,8 +73,10 @@ _NO_RANK = (
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False) -> None:
-        self.name, self.idle, self.source, self._gil = name, idle, source, gil
+    def __init__(
+        self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
+    ) -> None:
+        self.name, self.idle, self.source, self._gil, self._outermost_first = name, idle, source, gil, outermost_first
         self.frames: list[Frame] = []
         self.native: list[str] = []
         self.names: list[str] = []
@@ -82,7 +85,7 @@ class Thread:
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's."""
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
-            self.frames.append(frame)
+            self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
@@ -128,6 +131,8 @@ class Collector:
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             key = found[1] or found[3] or ""
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
+        elif found := _PYSTACK.match(text):
+            self._begin(found[1], Thread("", None, source, outermost_first=True))
         elif found := _FAULT.match(text):
             if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
                 return True
