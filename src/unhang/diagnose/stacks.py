@@ -81,6 +81,8 @@ class Thread:
         self.native: list[str] = []
         self.names: list[str] = []
         """The innermost native functions that say more than that it waits, known or not."""
+        self.library = ""
+        """The innermost one whose functions have no names."""
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's."""
@@ -183,6 +185,8 @@ class Collector:
         self._is_gdb = True
         if found and self._thread:
             self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
+            if not self._thread.library and "?? () from " in text:
+                self._thread.library = text.rpartition("/")[2]
             if native(found[2]) and self._thread.name != _CUT:
                 self._thread.take(found[2])
         return True
@@ -212,8 +216,8 @@ class Collector:
             if threads and (not known or not (_main(known) or any(one.native for one in known))):
                 main = next((one for one in threads.values() if one.name == MAIN), None)
                 told = main or next(iter(known or threads.values()))
-                names = told.names or [frame.function for frame in told.frames[:_NAMES]]
-                where = f" ({' < '.join(names)})" if names else ""
+                names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
+                where = f" ({names})" if names else ""
                 yield (_NO_WAIT if main else _NO_MAIN).format(self._titles.get(pid) or "a process", where), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
