@@ -13,7 +13,7 @@ OWN, ABOUT, WAITS, FOLLOWS, ENDS, NOTE = "own", "about", "waits", "follows", "en
 has ended, which tells something only where no line says why; or what explains nothing, and a reader is to know."""
 ABORTS = ("-6", "6", "SIGABRT")
 """Mostly its watchdog's: such an end tells as little as one of ``ENDS``."""
-_TABLES = ("ended", "native", "native-says")
+_TABLES = ("ended", "native", "native-says", "codes", "ras", "lists")
 """The sections that are no phrases."""
 
 
@@ -59,11 +59,14 @@ def _phrases(row: SectionProxy) -> Iterator[Phrase]:
 _TABLE = _table()
 PHRASES = tuple(one for name in _TABLE.sections() if name not in _TABLES for one in _phrases(_TABLE[name]))
 """In this order, each that matches a line says something of it."""
-ENDED, _NATIVE, WAITS_FOR = (
+ENDED, _NATIVE, WAITS_FOR, CODES, RAS, _LISTS = (
     {name: text.replace("\n", " ") for name, text in _TABLE[of].items() if name not in _TABLE.defaults()}
     for of in _TABLES
 )
-"""What to do about a process that a signal has ended; in which native functions it waits, by for what; in words."""
+"""What to do about a process that a signal has ended; native functions in which it waits, by for what; that in words;
+what to do about each cause; what is said of NCCL's RAS; lists of words.
+"""
 NATIVE = tuple((kind, re.compile(pattern.replace(" ", ""))) for kind, pattern in _NATIVE.items())
+LISTS = {name: tuple(text.split(", ")) for name, text in _LISTS.items()}
 WORDS = tuple(dict.fromkeys(one.word.encode() for one in PHRASES))
 """What a line must have, that is to be looked at."""

@@ -11,19 +11,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import gate
+from unhang.diagnose import phrases
 from unhang.diagnose.evidence import Rank, Statement
-from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.stacks import NOBODY, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedIOBase
 
-WORDS = (
-    b"Job summary", b"Comms     Nodes", b") MISMATCH", b") INCOMPLETE", b") ERROR", b"job process", b"PEER_DEAD",
-    b"managed by process", b"managing GPU", b"anks have ", b"The missing rank", b"RAS of rank",
-)  # fmt: skip
-"""What a line has that begins a part of a report."""
+WORDS = tuple(one.encode() for one in phrases.LISTS["ras"])
 _LINES, _MOST, _SHOWN = 60, 20_000, 4
 _MEMBER = (
     r"(?: -- (?:GPUs? [\d,{}()\w /-]{1,80}? managed by process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80})"
@@ -54,20 +50,10 @@ _JSON = re.compile(
     r'"status"\s*:\s*\{(?P<status>[^{}]*)\}|"collective_counts"\s*:\s*\{(?P<counts>[^{}]*)\}'
 )
 _PAIR = re.compile(r'"(\w{1,40})"\s*:\s*(\w{1,18})\b')
-_ERRORS = {
-    "1": "Unhandled CUDA error", "2": "Unhandled system error", "3": "Internal error", "4": "Invalid argument",
-    "5": "Invalid usage", "6": "Remote process exited or there was a network error",
-}  # fmt: skip
 _CAUSES = {"CUDA": "cuda-error", "system": "network", "Remote": "process-died"}
 _STATUS, _ERROR = "status", "error"
 _NONE, _MISSING = ("", ""), ("missing", "")
-_AGAIN = ". A job that runs looks so, too: a second answer of RAS (`ncclras`) tells whether it stays so; give both"
-_LOOK = "take the stack of that process (`py-spy dump`): it says where it is"
-_ENDED = "see the end of its own log, and `dmesg` of its host; `ps -o stat PID` there shows whether it is stopped"
-_SET_UP = "RAS shows communicators that are being set up (INIT): a rank of theirs has not come"
 _WRONG = {"INCOMPLETE", "MISMATCH", "ERROR", "ABORT"}
-_UNNAMED = "RAS shows {}, and what is given of its answer does not say of whom: give all of it, or `ncclras -v`"
-_IN_ORDER = "RAS shows nothing wrong, which acquits nobody: it counts what hosts launch, not what devices have done"
 
 
 class Member(NamedTuple):
@@ -210,7 +196,7 @@ class Reader:
         if found["counts"]:
             own = [(what, value) for what, value in told.items() if value.isdecimal()]
         elif kind == "ranks":
-            errors = [error for key in ("init_state", "async_error") if (error := _ERRORS.get(told.get(key, "")))]
+            errors = [error for key in ("init_state", "async_error") if (error := phrases.RAS.get(told.get(key, "")))]
             ends = "true" in (told.get("finalize_called"), told.get("destroy_flag"))
             ready = "FINALIZE" if ends else "RUNNING" if told.get("init_state") == "0" else "INIT"
             status = "ABORT" if told.get("abort_flag") == "true" else ready
@@ -244,9 +230,9 @@ class Reader:
         if not found and (self._rows or comms):
             words = {word for _, _, told in self._rows for word in told.split(",")}
             words |= {head.rpartition(" ")[2] for head in self._heads}
-            found += [_note(_SET_UP)] * ("INIT" in words)
+            found += [_note(phrases.RAS["set-up"])] * ("INIT" in words)
             wrong = ", ".join(sorted(words & _WRONG))
-            found.append(_note(_UNNAMED.format(wrong) if wrong else _IN_ORDER))
+            found.append(_note(phrases.RAS["unnamed"].format(wrong) if wrong else phrases.RAS["in-order"]))
         yield from (one._replace(source=self.source) for one in found)
 
     def _world(self, comms: Sequence[_Comm]) -> _Comm | None:
@@ -273,7 +259,7 @@ def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
     for dead, what in ((True, "RAS calls {} dead: it cannot be reached"), (False, "RAS got no answer from {}: {}")):
         if same := [one for one, is_dead in named.values() if is_dead == dead]:
             words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
-            yield _statement("process-died", words, same, "ras-lost", _ENDED)
+            yield _statement("process-died", words, same, "ras-lost", phrases.RAS["ended"])
 
 
 def _reported(comm: _Comm) -> Iterator[Statement]:
@@ -281,7 +267,7 @@ def _reported(comm: _Comm) -> Iterator[Statement]:
         members = comm.named[_ERROR, error]
         cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
         found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
-        yield found._replace(weight=FOLLOWS) if "Remote" in error else found
+        yield found._replace(weight=phrases.FOLLOWS) if "Remote" in error else found
 
 
 def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
@@ -314,15 +300,15 @@ def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
         yield _statement("mismatch", f"{_called(odd)} called something else than most: {words}", odd, "ras-behind")
     elif behind:
         words = f"{_called([*behind])} behind: {words}"
-        one = _statement("never-arrived", words, [*behind], "ras-behind", _LOOK)
+        one = _statement("never-arrived", words, [*behind], "ras-behind", phrases.RAS["look"])
         is_sure = before or max(behind.values()) > 1
-        yield one if is_sure else one._replace(words=words + _AGAIN, text=words, weight=NOTE)
+        yield one if is_sure else one._replace(words=words + phrases.RAS["again"], text=words, weight=phrases.NOTE)
     elif told:
-        yield _note(f"{words}{'' if before else _AGAIN}")
+        yield _note(f"{words}{'' if before else phrases.RAS['again']}")
 
 
 def _note(words: str) -> Statement:
-    return Statement("", words, "", weight=NOTE, key="ras")
+    return Statement("", words, "", weight=phrases.NOTE, key="ras")
 
 
 def _statement(cause: str, words: str, members: Sequence[Member], key: str, do: str = "") -> Statement:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
-from unhang.diagnose.phrases import NATIVE
+from unhang.diagnose.phrases import LISTS, NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,18 +56,7 @@ _NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".so")
 DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "key-store", "allocator"
 PYTHON, LOCK = "python", "lock"
 
-# What stands beside the ranks on a node and is none: a main thread in one of these functions.
-_NO_RANK = (
-    ("multiprocessing/resource_tracker.py", "main"),
-    ("multiprocessing/forkserver.py", "main"),
-    ("torch/utils/data/_utils/worker.py", "_worker_loop"),
-    ("torchdata/stateful_dataloader/worker.py", "_worker_loop"),
-    ("torch/_inductor/compile_worker/__main__.py", "main"),
-    ("torch/_inductor/compile_worker/subproc_pool.py", "main"),
-    ("torch/distributed/launcher/api.py", "launch_agent"),
-    ("torch/multiprocessing/spawn.py", "join"),
-    ("deepspeed/launcher/launch.py", "main"),
-)
+_NO_RANK = tuple(one.split() for one in LISTS["no-rank"])
 
 
 class Thread:
