@@ -10,7 +10,7 @@ import pytest
 from corpus import public
 from support import checkout
 from unhang.cli.error_codes import causes
-from unhang.diagnose.causes import CODES
+from unhang.diagnose.phrases import CODES
 
 SHARED = checkout.REPOSITORY.parent / "shared" / "reports"
 """Where a steering copy of more reports lies, beside a checkout that has one."""

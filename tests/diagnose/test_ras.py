@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unhang.diagnose import logs, ras
+from unhang.diagnose import logs, ras, statements
 from unhang.diagnose.evidence import Statement
 
 TABLE = """\
@@ -85,28 +85,21 @@ def answer(*comms: Sequence[Mapping[str, Any] | None], hash_of: str = "0xa") -> 
         (TABLE + SIX_BEHIND.format(top=6655), (0, 2, 7), 3, "up to 6649, 26 up to 6655"),
         ((TABLE + SIX_BEHIND.format(top=6650)) * 2, (0, 2, 7), 3, "behind"),
         (SIX_BEHIND.format(top=6650) * 2, (0, 2, 7), 3, "6 ranks have launched collective up to 6649"),
+        (SIX_BEHIND.format(top=6655).partition("\n#")[2].partition("\n")[2], (), 3, "up to 6649, 26 up to 6655"),
         (SILENT, (21,), 1, "no answer from rank 21 (pid 3487984 on 10.0.0.3)"),
         (DEAD, (21,), 1, "RAS calls rank 21 (pid 3487984 on 10.0.0.3) dead"),
         (GROUPS, (), 1, "rank 3 of its communicator (pid 77 on 10.0.0.9) behind"),
         ("[2026-01-01] PEER_DEAD: Process 15 on node 10.0.0.4 managing GPU 1", (), 1, "pid 15 on 10.0.0.4"),
-        (
-            GROUPS.replace("Rank 3 has launched up to operation 9", "Rank 3 has not launched any operations"),
-            (),
-            1,
-            "to 0",
-        ),
-        (
-            "#0-0 (1f) ERROR\n  Rank 3 reported Unhandled CUDA error -- GPU 3 managed by process 9 on node h",
-            (3,),
-            1,
-            "CUDA",
-        ),
+        (GROUPS.replace("has launched up to operation 9", "has not launched any operations"), (), 1, "to 0"),
+        ("#0-0 (1f) ERROR\n  Rank 3 reported Unhandled CUDA error -- GPU 3 managed by process 9 on node h",
+         (3,), 1, "CUDA"),
     ],
-)
+)  # fmt: skip
 def test_it_says_who_is_behind_or_does_not_answer(
     text: str, culprits: tuple[int, ...], processes: int, words: str
 ) -> None:
-    for way in (text, text.replace("\n", "\r\n"), "".join(f"[pod/a-0/main] {it}\n" for it in text.split("\n"))):
+    prefixed = ["".join(f"{prefix}{it}\n" for it in text.split("\n")) for prefix in ("[pod/a-0/main] ", "> ", "gpu7: ")]
+    for way in (text, text.replace("\n", "\r\n"), *prefixed):
         (found,) = said(way)
         assert (found.culprits, len(found.processes)) == (culprits, processes)
         assert words in found.words
@@ -126,8 +119,15 @@ def test_it_says_who_is_behind_or_does_not_answer(
 )  # fmt: skip
 def test_what_one_answer_does_not_decide_is_a_note(text: str, words: str) -> None:
     (found,) = {one.words: one for one in said(text)}.values()
-    assert (found.weight, found.culprits, found.processes) == ("note", (), ())
+    assert (found.weight, statements.blamed([found])) == ("note", [])
     assert words in found.words
+
+
+def test_two_files_that_say_the_same_are_two_answers() -> None:
+    text = TABLE + SIX_BEHIND.format(top=6650)
+    one, other = said(text), said(text.replace("operation 66", "operation 77"))
+    assert {it.culprits for it in statements.blamed(statements.agreed([*one, *one]))} == {(0, 2, 7)}
+    assert statements.blamed(statements.agreed([*one, *other])) == []
 
 
 def test_those_who_are_most_are_not_called_late() -> None:

@@ -9,17 +9,11 @@ from typing import Any
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers with what a test has put into it."""
+    """Answers with what a test has put into it; without a document it is an old one."""
 
     daemon_threads = allow_reuse_address = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Client)
-        self.text, self.document = "", None
-        """What it says of its job; without a document it is an old one."""
-
-    text: str
-    document: Any
+    text = ""
+    document: Any = None
 
     @property
     def address(self) -> str:
@@ -30,27 +24,23 @@ class _Client(socketserver.StreamRequestHandler):
     server: Server
 
     def handle(self) -> None:
-        says, is_json = self.wfile.write, False
+        is_json = False
         for line in self.rfile:
             command = line.decode().strip().lower()
-            if command.startswith("client protocol"):
-                says(b"SERVER PROTOCOL 2\n")
-            elif command.startswith("timeout "):
-                says(b"OK\n")
-            elif command == "set format json" and self.server.document:
-                is_json = True
-                says(b"OK\n")
-            elif command in ("status", "verbose status"):
-                says((json.dumps(self.server.document, indent=2) if is_json else self.server.text).encode())
+            if command in ("status", "verbose status"):
+                said = json.dumps(self.server.document, indent=2) if is_json else self.server.text
+                self.wfile.write(said.encode())
                 return
-            else:
-                says(f"ERROR: Unknown command {command}\n".encode())
+            is_json = command == "set format json" and bool(self.server.document)
+            known = "OK" if is_json or command.startswith("timeout ") else f"ERROR: Unknown command {command}"
+            said = "SERVER PROTOCOL 2" if command.startswith("client protocol") else known
+            self.wfile.write(f"{said}\n".encode())
 
 
 @contextmanager
 def serving() -> Iterator[Server]:
     """Run a server; it ends with the block."""
-    with Server() as server:
+    with Server(("127.0.0.1", 0), _Client) as server:
         Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield server
         server.shutdown()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import __version__, gate
 from unhang.diagnose import collector
-from unhang.diagnose.evidence import span
+from unhang.diagnose.evidence import spoken
 from unhang.errors import UnhangError
 from unhang.judge.decide import APPLIED
 from unhang.survey.verdicts import survey
@@ -109,30 +109,22 @@ def _job(process: Process) -> _Job | None:
         is_script = words and words[0].endswith(".py") and os.path.exists(os.path.join(cwd, words[0]))
         is_trusted = os.stat(python).st_uid in (0, os.geteuid())  # another one's program is not to be run
         site = f"{found[1]}/{found[2]}" if found and not is_trusted else None
-        return _Job(
-            None if site else python,
-            site,
-            words[0] if is_script else None,
-            process.environment.get("PYTHONPATH", ""),
-            cwd,
-        )
+        script = words[0] if is_script else None
+        return _Job(None if site else python, site, script, process.environment.get("PYTHONPATH", ""), cwd)
     return None
 
 
 @contextmanager
 def _as(job: _Job) -> Iterator[None]:
     """Look at what is imported from where the rank was started, and with its PYTHONPATH."""
-    before, path = os.getcwd(), os.environ.pop("PYTHONPATH", None)
+    before, path = os.getcwd(), os.environ.get("PYTHONPATH", "")
     try:
         os.chdir(job.cwd)
-        if job.python_path:
-            os.environ["PYTHONPATH"] = job.python_path
+        os.environ["PYTHONPATH"] = job.python_path
         yield
     finally:
         os.chdir(before)
-        os.environ.pop("PYTHONPATH", None)
-        if path is not None:
-            os.environ["PYTHONPATH"] = path
+        os.environ["PYTHONPATH"] = path
 
 
 def _written(seen: Survey) -> Mapping[str, float]:
@@ -148,8 +140,7 @@ def _written(seen: Survey) -> Mapping[str, float]:
 
 
 def _called(ranks: list[tuple[int, int]]) -> str:
-    numbers = span([rank for rank, _ in ranks])
-    return f"rank{'s' * (len(ranks) > 1)} {numbers} (pid {', '.join(str(pid) for _, pid in ranks)})"
+    return f"{spoken([rank for rank, _ in ranks])} (pid {', '.join(str(pid) for _, pid in ranks)})"
 
 
 def _time(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.diagnose import who
 from unhang.diagnose.evidence import SPEAKER, spoken
-from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
+from unhang.diagnose.phrases import ABOUT, CODES, FOLLOWS, OWN, WAITS
 from unhang.diagnose.statements import is_known, place, weighed
 from unhang.diagnose.where import is_held_by_its_own, is_received, is_told_what_to_do
 
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from unhang.diagnose.facts import Facts
     from unhang.diagnose.who import Who
 
-CODES = {
-    "gpu-memory": "give that rank less to hold, or see what else is on its GPU",
-    "cuda-error": "begin with that rank's GPU and the kernel it ran: the other ranks only wait",
-    "network": "look at the network between these hosts",
-    "process-died": "see the end of that process's own log, and `dmesg` of its node: the other ranks only wait",
-    "loader-died": "look at /dev/shm and the memory of the host; run once with num_workers=0 to see its own error",
-    "rendezvous": "see on each node whether its processes have started, and with the same address, port and count",
-    "mismatch": "compare what these ranks ran last: one of them left out a call, or ran another one",
-    "never-arrived": "take the stack of the rank that did not come (`py-spy dump`): it says where that one is",
-    "slow-rank": "make that work shorter, or raise the limit of the group that waits for it",
-    "starved": "see what held the whole process: a stopped container, a debugger, a full host, a call of CUDA's",
-    "python-error": "begin with that error: the other ranks only wait",
-}
-"""What to do about each cause, where no line says more."""
 _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
 _RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
 _LOADER = re.compile(r"torch/utils/data/|dataloader|data/iterators")

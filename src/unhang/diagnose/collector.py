@@ -469,22 +469,19 @@ def asked(found: Collection[Found], by_pid: Mapping[int, Process]) -> dict[str, 
     """Return what RAS says of each job here. All processes share one port, so where there are several jobs it has to
     name a rank of the job; in another container's network it cannot be reached.
     """
-    jobs: dict[str, dict[int, int]] = {}
-    places: dict[str, dict[str, None]] = {}
+    jobs: dict[str, tuple[str, dict[int, int]]] = {}
     for one in found:
         with suppress(OSError):  # it has ended meanwhile
             if by_pid[one.pid].network == re.sub(r"\D", "", os.readlink(f"{_PROC}/self/ns/net")):
                 inside = re.search(rb"(?m)^NSpid:.*?(\d+)$", _read(f"{_PROC}/{one.pid}/status"))
-                jobs.setdefault(one.world, {})[int(inside[1]) if inside else one.pid] = one.rank
                 address = by_pid[one.pid].environment.get("NCCL_RAS_ADDR") or "localhost:28028"
-                places.setdefault(one.world, {})[address] = None
+                jobs.setdefault(one.world, (address, {}))[1][int(inside[1]) if inside else one.pid] = one.rank
     told = {}
-    for world, pids in jobs.items():
+    for world, (address, pids) in jobs.items():
         head = "".join(f"RAS of rank {rank}, process {pid}\n" for pid, rank in pids.items()).encode()
-        for said in filter(None, map(ras, [*places[world]][:_AT_ONCE])):
-            if len(jobs) == 1 or any(re.search(rf'(?:process|"pid":) {pid}\b'.encode(), said) for pid in pids):
-                told[world] = head + said
-                break
+        said = ras(address)
+        if said and (len(jobs) == 1 or any(re.search(rf'(?:process|"pid":) {it}\b'.encode(), said) for it in pids)):
+            told[world] = head + said
     return told
 
 

@@ -174,7 +174,7 @@ class Statement(NamedTuple):
     """What a line, or a few, say about ranks or processes."""
 
     cause: str
-    """One of ``causes.CODES``."""
+    """One of ``phrases.CODES``."""
     words: str
     """For the reader: a sentence without its full stop."""
     source: str

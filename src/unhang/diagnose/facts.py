@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from unhang.diagnose import collectives, pairs, where
+from unhang.diagnose import collectives, pairs, statements, where
 from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import GONE, Count, Job, Message
 from unhang.diagnose.pairs import Head
@@ -89,7 +89,7 @@ def of(job: Job) -> Facts:
         tuple(root for root in roots if len(root) > 1 and root <= waits),
         {number: lines for number, lines in failures.items() if number not in went_on},
         {number: failures[number] for number in sorted(went_on)},
-        tuple(where.failures_of_strangers(job.strangers)),
+        _strangers(job),
         calls,
         {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
         _as_waiting(job),
@@ -99,6 +99,14 @@ def of(job: Job) -> Facts:
         moving and not unseen,
         has_ended,
     )
+
+
+def _strangers(job: Job) -> tuple[Message, ...]:
+    """Return the errors of processes of unknown rank, but those below a line of their file that blames another."""
+    first = dict(map(statements.place, reversed(statements.blamed(job.statements))))
+    errors = where.failures_of_strangers(job.strangers)
+    places = map(statements.place, errors)
+    return tuple(one for one, (file, line) in zip(errors, places) if file not in first or line <= first[file])
 
 
 def _as_waiting(job: Job) -> frozenset[int]:

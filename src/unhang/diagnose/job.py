@@ -34,11 +34,13 @@ def merged(told: Iterable[Told]) -> Job:
     """Return all that the files say, those of one rank together."""
     told = sorted(told)
     mute = [it.file for it in told if it.at and it.named is None and not (it.dumps or it.parts or it.size or it.why)]
-    said = tuple(
-        statements.known(it, -1 if one.named is None else one.named)
-        for one in told
-        for part in one.parts
-        for it in part.statements
+    said = statements.agreed(
+        [
+            statements.known(it, -1 if one.named is None else one.named)
+            for one in told
+            for part in one.parts
+            for it in part.statements
+        ]
     )
     speak = {one.file for one in told if any(part.statements for part in one.parts)}
     told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]

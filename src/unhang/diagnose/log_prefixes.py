@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (
     r"(?:\[rank\d|Traceback|[ ]{2}|[\w.]+(?:Error|Exception)|\d{4}-\d\d|\[[EWIF]\d|Process[ ]\d|Thread[ ]|Fatal[ ]P|"
-    r"terminate[ ]|During[ ]|The[ ]above|KeyboardI|OutOf|$)"
+    r"terminate[ ]|During[ ]|The[ ]above|KeyboardI|OutOf|\#\d|NCCL[ ]version|Job[ ]summary|Communicators\.|INCOMPLETE|"
+    r"DEAD|Attaching[ ]|Stack[ ]dump|$)"
 )
 """What follows what could as well be no prefix."""
 # What launchers put before a line.
@@ -23,8 +24,9 @@ _PREFIX = re.compile(
         (?:[ ]{1,6}(?=\d{1,7}:[ ]LINE))?(?P<task>\d{1,7}):(?:[ ]|$)       # srun --label, which aligns the numbers
     | \[(?:[\w.@-]{0,80}\d,)?(?P<process>\d{1,7})\]                     # mpirun --tag-output
         (?:\[[\w.:-]{1,80}\])?<std(?:out|err)>:[ ]?                    # --output tag-detailed: host and process
-    | \[(?P<prepended>\d{1,7})\][ ]                                      # mpiexec -prepend-rank
-    | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\])?[ ])?pid=\d{1,9}(?:,[ ]ip=[\w.:]{1,40})?\)[ ]?   # Ray
+    | \[(?P<prepended>\d{1,7})\][ ](?!\[\d{4}-)                          # mpiexec -prepend-rank
+    | \((?:[\w.:<>-]{1,80}(?:\[rank=(?P<actor>\d{1,7})\]|[ ]rank=(?P<worker>\d{1,7}))?[ ])?pid=\d{1,9}   # Ray, vLLM
+        (?:,[ ]ip=[\w.:]{1,40})?\)[ ]?
     | \[pod/[^\]]{1,200}\][ ]?                                         # kubectl logs --prefix
     | (?:[a-z0-9][a-z0-9-]{0,62}[ ])?                                   # stern -A: namespace
         [a-z0-9.-]{1,80}-[a-z0-9]{1,12}[ ][a-z0-9][a-z0-9-]{0,40}[ ](?:\u203a[ ])?  # stern: pod, container
@@ -33,7 +35,9 @@ _PREFIX = re.compile(
     | [\w.-]{1,80}:[ ](?=\[[a-z_]{1,40}\d{1,7}\]:|\d{1,7}:[ ])         # pdsh, before another one
     | [a-z][a-z0-9.-]{0,80}\d:[ ](?=LINE)                              # pdsh, as DeepSpeed calls it
     | (?P<time>
-        \d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ]          # kubectl logs --timestamps
+        >[ ]?                                                           # a reply that quotes
+        | ERROR[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d[ ]\[[\w./]{1,80}:\d{1,6}\][ ]     # vLLM's logger
+        | \d{4}-\d\d-\d\dT[\d:.,]{1,30}(?:Z|[+-]\d\d:?\d\d)[ ]          # kubectl logs --timestamps
             (?:std(?:out|err)[ ][FP][ ])?                              # a file in a node's /var/log/pods
         | \[?(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,10}|CTIME)\]?[ ]    # ts
             (?=LINE|\d{1,7}:[ ]|\[[\w.@,-]{1,99}\][:<]|\([^)]{0,120}pid=\d)(?![ ]*[A-Z]{4,8}\b)

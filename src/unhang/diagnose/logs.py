@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from unhang.diagnose import log_prefixes, phrases, ras, stacks, statements
-from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, kind_of
+from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, Statement, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
 
@@ -56,12 +56,7 @@ _COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
 _ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
 
 _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
-_COMPLAINT = re.compile(
-    r"Fatal Python error|terminate called|[Oo]ut [Oo]f [Mm]emory|OutOfMemory|CUDA error|NCCL WARN|NCCL error|oom-kill|"
-    r"Connection closed by peer|Connection reset by peer|Timed out waiting|op\.preamble|monitoredBarrier|"
-    r"Segmentation fault|Bus error|Caught signal \d|bad_alloc|Worker exit type: NODE_OUT_OF_MEMORY|"
-    r"finished? collective #|dump signal|watchdog got stuck|Heartbeat monitor timed out|slurmstepd: error"
-)
+_COMPLAINT, _WAITED = (re.compile("|".join(phrases.LISTS[of])) for of in ("complaints", "waited"))
 _MILD = re.compile(r"\w*Warning:|\(raylet[,)]|\[ *\d{1,9}\.\d{6}\] |.{0,80}\b(?:DEBUG|INFO|WARNING|kernel:)(?!\w)")
 """The beginning of a line after which a process goes on, whatever it names, or of one that tells of others."""
 _LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
@@ -69,12 +64,6 @@ _LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
 _CAUGHT = re.compile(r".{0,120}\b(?:DEBUG|WARN|WARNING)\b")
 """One above a traceback that a logger prints; INFO stands above that of a process which dies, too."""
 _CHAIN = re.compile(r"$| |During handling of the above|The above exception was|Traceback \(")
-# Errors of a rank that waited for others: their traceback says where.
-_WAITED = re.compile(
-    r"Timed out waiting|Connection closed by peer|Connection reset by peer|Broken pipe|monitoredBarrier|op\.preamble|"
-    r"(?:Connect|Read|Write|Wait|wait|Socket) [Tt]imeout|caused pair closure|[Tt]imed out after|Detected mismatch|"
-    r"communicator was aborted|ncclRemoteError|KeyboardInterrupt"
-)
 _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
 _SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d{1,7}) \(local_rank")
@@ -369,8 +358,10 @@ class _Log:
             yield from _rank(rank, ranks[rank], spied[rank], exits)
         yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
+        unknown = [one for said in self.said.values() for one in said.stacks.unknown()]
+        notes = [Statement("", words, source, weight=phrases.NOTE) for words, source in unknown]
         stated = self.statements.statements(lambda speaker: self._rank(speaker, trusted=trusted))
-        if all_stated := (*stated, *self.ras.statements()):
+        if all_stated := (*stated, *self.ras.statements(), *notes):
             yield Rank(stacks.NOBODY, statements=all_stated)
 
     def _rank(self, speaker: Speaker, *, trusted: bool) -> int:

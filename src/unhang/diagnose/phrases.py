@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from configparser import ConfigParser, ExtendedInterpolation, SectionProxy
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ OWN, ABOUT, WAITS, FOLLOWS, ENDS, NOTE = "own", "about", "waits", "follows", "en
 has ended, which tells something only where no line says why; or what explains nothing, and a reader is to know."""
 ABORTS = ("-6", "6", "SIGABRT")
 """Mostly its watchdog's: such an end tells as little as one of ``ENDS``."""
-_ENDED = "ended"
-"""The only section that is no phrase."""
+_TABLES = ("ended", "native", "native-says", "codes", "ras", "lists")
+"""The sections that are no phrases."""
 
 
 class Phrase(NamedTuple):
@@ -42,20 +43,30 @@ def _table() -> ConfigParser:
     return table
 
 
-def _phrase(row: SectionProxy) -> Phrase:
-    """Return the phrase of a section, whose long values go on in the next line: of a pattern without a space."""
+def _phrases(row: SectionProxy) -> Iterator[Phrase]:
+    """Yield the phrase of a section with each of its words; long values go on in the next line: of a pattern without a
+    space.
+    """
     cause, weight = row["means"].split(", ")
     pattern, says, do = row["pattern"].replace("\n", ""), row["says"], row.get("do", "")
     lines = row.getint("lines", 1)
     compiled = re.compile(pattern, re.DOTALL if lines > 1 else 0)
     says, do = (text.replace("\n", " ") for text in (says, do))
-    return Phrase(row.name, cause, weight, row.get("word", pattern), compiled, says, do, lines)
+    for word in row.get("word", pattern).split("\n"):
+        yield Phrase(row.name, cause, weight, word, compiled, says, do, lines)
 
 
 _TABLE = _table()
-PHRASES = tuple(_phrase(_TABLE[name]) for name in _TABLE.sections() if name != _ENDED)
+PHRASES = tuple(one for name in _TABLE.sections() if name not in _TABLES for one in _phrases(_TABLE[name]))
 """In this order, each that matches a line says something of it."""
-ENDED = {signal: text.replace("\n", " ") for signal, text in _TABLE[_ENDED].items()}
-"""What to do about a process that a signal has ended."""
+ENDED, _NATIVE, WAITS_FOR, CODES, RAS, _LISTS = (
+    {name: text.replace("\n", " ") for name, text in _TABLE[of].items() if name not in _TABLE.defaults()}
+    for of in _TABLES
+)
+"""What to do about a process that a signal has ended; native functions in which it waits, by for what; that in words;
+what to do about each cause; what is said of NCCL's RAS; lists of words.
+"""
+NATIVE = tuple((kind, re.compile(pattern.replace(" ", ""))) for kind, pattern in _NATIVE.items())
+LISTS = {name: tuple(text.split(", ")) for name, text in _LISTS.items()}
 WORDS = tuple(dict.fromkeys(one.word.encode() for one in PHRASES))
 """What a line must have, that is to be looked at."""

@@ -11,19 +11,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang import gate
+from unhang.diagnose import phrases
 from unhang.diagnose.evidence import Rank, Statement
-from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.stacks import NOBODY, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedIOBase
 
-WORDS = (
-    b"Job summary", b"Comms     Nodes", b") MISMATCH", b") INCOMPLETE", b") ERROR", b"job process", b"PEER_DEAD",
-    b"managed by process", b"managing GPU", b"anks have ", b"The missing rank", b"RAS of rank",
-)  # fmt: skip
-"""What a line has that begins a part of a report."""
+WORDS = tuple(one.encode() for one in phrases.LISTS["ras"])
 _LINES, _MOST, _SHOWN = 60, 20_000, 4
 _MEMBER = (
     r"(?: -- (?:GPUs? [\d,{}()\w /-]{1,80}? managed by process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80})"
@@ -32,13 +28,15 @@ _MEMBER = (
 _SNAPSHOT = re.compile(r"NCCL version \d|Job summary|Communicators\.\.\.")
 _ROW = re.compile(r"\s+\d+\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+([A-Z,]+)\s+([A-Z,]+)$")
 _HEAD = re.compile(r"#(\d+)-(\d+) \((\w{1,32})\) (?:INCOMPLETE|ERROR|MISMATCH)")
-_WHAT = re.compile(r"\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$")
+_WHAT = re.compile(
+    r"(?:Warnings:)?\s*Communicator ranks have different (\w+|collective operation|status)(?: operation counts)?\s*$"
+)
 _HAS = r"(?:have|has) (?:launched up to operation (?P<count>\d{1,18})|status (?P<status>\w+)|(?P<none>not) launched)"
 _SAME = re.compile(rf"\s*(?P<number>\d{{1,7}}) ranks (?:{_HAS}|reported (?P<error>.+))")
 _ONE = re.compile(
     rf"\s*Rank (?P<rank>\d{{1,7}})\b(?: {_HAS}(?: any operations)?| reported (?P<error>.{{1,80}}?)(?= -- |$))?{_MEMBER}"
 )
-_TABLE, _MISSING = "Comms     Nodes", "Missing communicator data from"
+_TABLE = "Comms     Nodes"
 _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 _PROCESS = re.compile(
     r"(?:.*(?P<dead>PEER_DEAD): |\s*)Process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80}) managing GPU"
@@ -47,24 +45,15 @@ _OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
 """What ``--live`` writes above an answer."""
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
-    r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|"event"\s*:\s*"(?P<event>PEER_DEAD)"|'
+    r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|'
     r'(?:"rank"\s*:\s*(?P<rank>\d{1,7}),\s*)?"host"\s*:\s*"(?P<host>[^"]{1,80})",\s*"pid"\s*:\s*(?P<pid>\d{1,9})|'
     r'"status"\s*:\s*\{(?P<status>[^{}]*)\}|"collective_counts"\s*:\s*\{(?P<counts>[^{}]*)\}'
 )
 _PAIR = re.compile(r'"(\w{1,40})"\s*:\s*(\w{1,18})\b')
-_ERRORS = {
-    "1": "Unhandled CUDA error", "2": "Unhandled system error", "3": "Internal error", "4": "Invalid argument",
-    "5": "Invalid usage", "6": "Remote process exited or there was a network error",
-}  # fmt: skip
 _CAUSES = {"CUDA": "cuda-error", "system": "network", "Remote": "process-died"}
 _STATUS, _ERROR = "status", "error"
-_AGAIN = ". A job that runs looks so, too: a second answer of RAS (`ncclras`) tells whether it stays so; give both"
-_LOOK = "take the stack of that process (`py-spy dump`): it says where it is"
-_ENDED = "see the end of its own log, and `dmesg` of its host; `ps -o stat PID` there shows whether it is stopped"
-_SET_UP = "RAS shows communicators that are being set up (INIT): a rank of theirs has not come"
+_NONE, _MISSING = ("", ""), ("missing", "")
 _WRONG = {"INCOMPLETE", "MISMATCH", "ERROR", "ABORT"}
-_UNNAMED = "RAS shows {}, and what is given of its answer does not say of whom: give all of it, or `ncclras -v`"
-_IN_ORDER = "RAS shows nothing wrong, which acquits nobody: it counts what hosts launch, not what devices have done"
 
 
 class Member(NamedTuple):
@@ -81,41 +70,25 @@ class Member(NamedTuple):
     def process(self) -> str:
         return f"pid {self.pid} on {self.host}" if self.pid else ""
 
-    def ranked(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool = False) -> Member:
-        return self._replace(rank=ranks.get((self.pid, self.host), self.within if is_world else None))
-
 
 class _Comm:
     """What one answer says of a communicator."""
 
     def __init__(self, name: str) -> None:
         self.name, self.size = name, 0
-        self.values: dict[str, dict[str, tuple[int, list[Member]]]] = defaultdict(dict)
-        """By operation, or `status`, and by what ranks have of it: how many these are, and those that are named."""
-        self.missing: list[Member] = []
-        self.errors: dict[str, list[Member]] = defaultdict(list)
+        self.counts: dict[tuple[str, str], int] = {}
+        """How many ranks have what: of an operation, the status, or an error; or do not answer."""
+        self.named: dict[tuple[str, str], list[Member]] = defaultdict(list)
 
-    def put(self, what: str, value: str, number: int, *members: Member) -> None:
-        """Take that so many ranks, or this one, have a value."""
-        known, own = self.values[what].get(value, (0, []))
-        own = [*own, *members][:_MOST]
-        self.values[what][value] = max(known, number, len(own)), own
+    def put(self, what: tuple[str, str], number: int, *members: Member) -> None:
+        """Take that so many ranks, or this one, have that."""
+        own = self.named[what]
+        own += members[: _MOST - len(own)]
+        self.counts[what] = max(self.counts.get(what, 0), number, len(own))
 
-    def numbers(self, what: str) -> dict[str, int]:
-        return {value: number for value, (number, _) in self.values.get(what, {}).items()}
-
-    def members(self) -> Iterator[Member]:
-        """Yield all that are named."""
-        yield from self.missing
-        for own in (*self.errors.values(), *(own for values in self.values.values() for _, own in values.values())):
-            yield from own
-
-    def name_ranks(self, ranks: Mapping[tuple[str, str], int | None], *, is_world: bool) -> None:
-        """Put the rank in the job to each member of which it is known."""
-        for own in (
-            self.missing, *self.errors.values(), *(own for it in self.values.values() for _, own in it.values()),
-        ):  # fmt: skip
-            own[:] = [one.ranked(ranks, is_world=is_world) for one in own]
+    def of(self, kind: str) -> dict[str, int]:
+        """Return how many ranks have each value of a kind."""
+        return {value: number for (of, value), number in self.counts.items() if of == kind}
 
 
 class Reader:
@@ -131,7 +104,7 @@ class Reader:
         self._comm: _Comm | None = None
         self._heads: set[str] = set()
         """The headings of the last answer: it has each once."""
-        self._what, self._last = "", ("", "")
+        self._what, self._last = "", _NONE
         self._is_dead = False
         self._open, self.source = 0, ""
 
@@ -163,36 +136,27 @@ class Reader:
             self._lost[Member(None, found["pid"], found["host"])] = bool(found["dead"]) or self._is_dead
         elif "job process" in text:
             self._is_dead, self._comm = "considered dead" in text, None
+        elif found := _WHAT.match(text):
+            if self._comm is None:  # pasted without its heading
+                self._begin("?")
+            self._what, self._last = found[1].replace("collective operation", "collective"), _NONE
         elif self._comm is None:
             return _TABLE in text
-        elif _MISSING in text:
-            self._what, self._last = "missing", ("", "")
+        elif "Missing communicator data from" in text:
+            self._what, self._last = "", _MISSING
         elif found := _LISTED.match(text):
-            self._comm.missing += [Member(int(one)) for one in re.findall(r"\d+", found[1])[:_MOST]]
-        elif found := _WHAT.match(text):
-            self._what, self._last = found[1].replace("collective operation", "collective"), ("", "")
-        elif found := _SAME.match(text):
-            self._values(self._comm, found, int(found["number"]))
-        elif found := _ONE.match(text):
-            member = Member(int(found["rank"]), found["pid"] or "", found["host"] or "")
-            self._values(self._comm, found, 1, member)
+            self._comm.put(_MISSING, 0, *(Member(int(one)) for one in re.findall(r"\d+", found[1])))
+        elif found := _SAME.match(text) or _ONE.match(text):
+            told = found.groupdict()
+            if own := told["count"] or told["status"] or told["error"] or "0" * bool(told["none"]):
+                count = self._what if self._what not in ("", _STATUS) else "collective"
+                self._last = (_STATUS if told["status"] else _ERROR if told["error"] else count), own
+            if self._last != _NONE:  # one that has nothing of its own has what the line above says of several
+                named = [Member(int(told["rank"]), told["pid"] or "", told["host"] or "")] if "rank" in told else []
+                self._comm.put(self._last, int(told.get("number") or 1), *named)
         else:
             return False
         return True
-
-    def _values(self, comm: _Comm, found: re.Match[str], number: int, *members: Member) -> None:
-        """Take what ranks have; a rank that has nothing of its own has what the line above says of several."""
-        own = found["count"] or found["status"] or found["error"] or ("0" if found["none"] else "")
-        if own:
-            is_named = self._what not in ("", "missing", _STATUS)
-            count = self._what if is_named else "collective"
-            self._last = (_STATUS if found["status"] else _ERROR if found["error"] else count), own
-        if not own and self._what == "missing":
-            comm.missing += members
-        elif self._last[0] == _ERROR:
-            comm.errors[self._last[1]] += members
-        elif self._last[0]:
-            comm.put(*self._last, number, *members)
 
     def _next(self) -> None:
         if not self._answers or self._answers[-1] or self._rows:
@@ -205,19 +169,16 @@ class Reader:
         if not self._answers:
             self._answers.append({})
         self._comm = self._answers[-1].setdefault(name, _Comm(name))
-        self._what, self._last = "", ("", "")
+        self._what, self._last = "", _NONE
 
     def json(self, text: str, source: str) -> None:
         """Take a document, or several, whole or cut."""
         self.source = source
         self._ranks.update((pid, int(rank)) for rank, pid in _OURS.findall(text))
-        member, kind, event = Member(None), "ranks", False
+        member, kind = Member(None), "ranks"
         for found in _JSON.finditer(text):
             if found["snapshot"]:
                 self._next()
-                event = False
-            elif found["event"]:
-                event = True
             elif found["hash"]:
                 self._begin(found["hash"])
             elif found["size"] and self._comm:
@@ -226,53 +187,52 @@ class Reader:
                 kind = found["list"]
             elif found["pid"]:
                 member = Member(int(found["rank"]) if found["rank"] else None, found["pid"], found["host"])
-                if event:
-                    self._lost[member] = True
             elif self._comm and (found["status"] or found["counts"]):
                 self._state(self._comm, member, kind, found)
 
     def _state(self, comm: _Comm, member: Member, kind: str, found: re.Match[str]) -> None:
         told = dict(_PAIR.findall(found["status"] or found["counts"]))
+        is_dead = told.get("considered_dead") == "true"
         if found["counts"]:
-            for what, value in told.items():
-                if value.isdecimal():
-                    comm.put(what, value, 1, member)
-        elif kind == "missing_ranks":
-            if told.get("unresponsive") == "true" or told.get("considered_dead") == "true":
-                comm.missing.append(member)
-                self._lost[member._replace(within=None)] = told.get("considered_dead") == "true"
-            else:
-                comm.put(_STATUS, "NOCOMM", 1, member)
-        else:
-            for key in ("init_state", "async_error"):
-                if error := _ERRORS.get(told.get(key, "")):
-                    comm.errors[error].append(member)
+            own = [(what, value) for what, value in told.items() if value.isdecimal()]
+        elif kind == "ranks":
+            errors = [error for key in ("init_state", "async_error") if (error := phrases.RAS.get(told.get(key, "")))]
             ends = "true" in (told.get("finalize_called"), told.get("destroy_flag"))
             ready = "FINALIZE" if ends else "RUNNING" if told.get("init_state") == "0" else "INIT"
-            comm.put(_STATUS, "ABORT" if told.get("abort_flag") == "true" else ready, 1, member)
+            status = "ABORT" if told.get("abort_flag") == "true" else ready
+            own = [*((_ERROR, error) for error in errors), (_STATUS, status)]
+        elif is_dead or told.get("unresponsive") == "true":
+            own, self._lost[member._replace(within=None)] = [_MISSING], is_dead
+        else:
+            own = [(_STATUS, "NOCOMM")]
+        for what in own:
+            comm.put(what, 1, member)
 
     def statements(self) -> Iterator[Statement]:
         """Yield what the last answer says, beside those before."""
         comms = self._answers[-1] if self._answers else {}
         world = self._world([*comms.values()])
-        ranks = {(one.pid, one.host): one.within for one in (world.members() if world else ()) if one.pid}
-        everybody = {(one.pid, one.host) for comm in comms.values() for one in comm.members()}
+        everybody = [(one, comm) for comm in comms.values() for own in comm.named.values() for one in own]
+        ranks = {(one.pid, one.host): one.within for one, comm in everybody if one.pid and comm is world}
         for pid, rank in self._ranks.items():  # of other hosts, some may have the same number
-            same = [one for one in everybody if one[0] == pid]
+            same = {(one.pid, one.host) for one, _ in everybody if one.pid == pid}
             ranks.update(dict.fromkeys(same, rank) if len(same) == 1 else {})
         for comm in comms.values():
-            comm.name_ranks(ranks, is_world=comm is world)
-        lost = dict.fromkeys((one for comm in comms.values() for one in comm.missing), False)
-        found = [*_lost({**lost, **{one.ranked(ranks): is_dead for one, is_dead in self._lost.items()}})]
+            for own in comm.named.values():
+                outside = [one.within if comm is world else None for one in own]
+                own[:] = [one._replace(rank=ranks.get((one.pid, one.host), it)) for one, it in zip(own, outside)]
+        lost = dict.fromkeys((one for comm in comms.values() for one in comm.named.get(_MISSING, ())), False)
+        told = {one._replace(rank=ranks.get((one.pid, one.host))): is_dead for one, is_dead in self._lost.items()}
+        found = [*_lost({**lost, **told})]
         for name, comm in comms.items():
             found += _reported(comm)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
             words = {word for _, _, told in self._rows for word in told.split(",")}
             words |= {head.rpartition(" ")[2] for head in self._heads}
-            found += [_note(_SET_UP)] * ("INIT" in words)
+            found += [_note(phrases.RAS["set-up"])] * ("INIT" in words)
             wrong = ", ".join(sorted(words & _WRONG))
-            found.append(_note(_UNNAMED.format(wrong) if wrong else _IN_ORDER))
+            found.append(_note(phrases.RAS["unnamed"].format(wrong) if wrong else phrases.RAS["in-order"]))
         yield from (one._replace(source=self.source) for one in found)
 
     def _world(self, comms: Sequence[_Comm]) -> _Comm | None:
@@ -299,14 +259,15 @@ def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
     for dead, what in ((True, "RAS calls {} dead: it cannot be reached"), (False, "RAS got no answer from {}: {}")):
         if same := [one for one, is_dead in named.values() if is_dead == dead]:
             words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
-            yield _statement("process-died", words, same, "ras-lost", _ENDED)
+            yield _statement("process-died", words, same, "ras-lost", phrases.RAS["ended"])
 
 
 def _reported(comm: _Comm) -> Iterator[Statement]:
-    for error, members in comm.errors.items():
+    for error in comm.of(_ERROR):
+        members = comm.named[_ERROR, error]
         cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
         found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
-        yield found._replace(weight=FOLLOWS) if "Remote" in error else found
+        yield found._replace(weight=phrases.FOLLOWS) if "Remote" in error else found
 
 
 def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
@@ -314,33 +275,40 @@ def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:
     behind: dict[Member, int] = {}
     ahead: set[Member] = set()
     told: list[str] = []
-    for what, values in comm.values.items():
-        if what == _STATUS or len(values) < 2:
+    counted = [*dict.fromkeys(kind for kind, _ in comm.counts if kind not in (_ERROR, _MISSING[0]))]
+    for what in (it for it in counted if it != _STATUS):
+        numbers = comm.of(what)
+        low, top = min(numbers, key=int), max(numbers, key=int)
+        few, far = numbers[low], comm.named[what, top]
+        if low == top:
             continue
-        low, top = min(values, key=int), max(values, key=int)
-        (few, own), (many, far) = values[low], values[top]
-        told.append(f"{few} {'rank has' if few == 1 else 'ranks have'} launched {what} up to {low}, {many} up to {top}")
-        if 2 * few <= sum(count for count, _ in values.values()):
-            behind.update((one, max(int(top) - int(low), behind.get(one, 0))) for one in own)
+        has = "rank has" if few == 1 else "ranks have"
+        told.append(f"{few} {has} launched {what} up to {low}, {numbers[top]} up to {top}")
+        if 2 * few <= sum(numbers.values()):
+            behind.update((it, max(int(top) - int(low), behind.get(it, 0))) for it in comm.named[what, low])
         else:
             ahead.update(far)
-            told[-1] += f": {_called(far) or many} ahead, and the others are behind"
-    if len(states := comm.numbers(_STATUS)) > 1:
+            told[-1] += f": {_called(far) or numbers[top]} ahead, and the others are behind"
+    if len(states := comm.of(_STATUS)) > 1:
         told.append(", ".join(f"{count} {state}" for state, count in states.items()))
     words = f"{'; '.join(told)} (communicator {comm.name}{f' of {comm.size}' * (comm.size > 0)})"
     odd = [one for one in behind if one in ahead]
-    if told and any(one.numbers(what) not in ({}, comm.numbers(what)) for one in before for what in comm.values):
+    is_same = all(one.of(what) in ({}, comm.of(what)) for one in before for what in counted)
+    if told and not is_same:
         yield _note(f"the counts moved between two answers of RAS, so the job goes on: {words}")
     elif odd:
         yield _statement("mismatch", f"{_called(odd)} called something else than most: {words}", odd, "ras-behind")
-    elif behind and (before or max(behind.values()) > 1):
-        yield _statement("never-arrived", f"{_called([*behind])} behind: {words}", [*behind], "ras-behind", _LOOK)
+    elif behind:
+        words = f"{_called([*behind])} behind: {words}"
+        one = _statement("never-arrived", words, [*behind], "ras-behind", phrases.RAS["look"])
+        is_sure = before or max(behind.values()) > 1
+        yield one if is_sure else one._replace(words=words + phrases.RAS["again"], text=words, weight=phrases.NOTE)
     elif told:
-        yield _note(f"{f'{_called([*behind])} behind: ' * bool(behind)}{words}{'' if before else _AGAIN}")
+        yield _note(f"{words}{'' if before else phrases.RAS['again']}")
 
 
 def _note(words: str) -> Statement:
-    return Statement("", words, "", weight=NOTE, key="ras")
+    return Statement("", words, "", weight=phrases.NOTE, key="ras")
 
 
 def _statement(cause: str, words: str, members: Sequence[Member], key: str, do: str = "") -> Statement:
@@ -361,7 +329,7 @@ def _called(members: Sequence[Member]) -> str:
 
 def recognizes(head: bytes) -> bool:
     """Return whether a file that begins so is RAS's JSON, also below what its server says before."""
-    return b'"communicators"' in head or (b'"PEER_DEAD"' in head and b'"event"' in head)
+    return b'"communicators"' in head
 
 
 def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:

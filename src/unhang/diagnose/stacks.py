@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
+from unhang.diagnose.phrases import LISTS, NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +25,9 @@ MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS = 4_096, 1_024, 1_000, 20_000, 20
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
+_NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
+_NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
 _RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))?)$")
@@ -32,66 +35,48 @@ _RAY = re.compile(r"Stack dump for \S+\s+(\d{1,9})\s.*?(ray\w*(?:::\S+)?(?:\(\))
 _ATTACHED = re.compile(r"(?:Attaching to (?:program: .*, )?process |\(?gdb\S* .*(?:-p|--pid)[ =]?)(\d{1,9})\b")
 _GDB = re.compile(r"(?:\(\S*gdb\) )?Thread (\d{1,9}) \((?:Thread 0x[0-9a-f]+ )?\(?LWP (\d{1,9})\)?.*\):?$")
 _GDB_FRAME = re.compile(r"#(\d{1,4}) +(?:0x[0-9a-f]+ in )?(?:\(anonymous namespace\)::)?([^(]*?) ?\(")
+_WAITING = re.compile(r"[_?]|std::|(?:futex|pthread|e?poll|start_thread|clone|accept|syscall|read|recv)")
+_CUT = "cut"  # a stack without its beginning, of which nobody knows what it waits for
 _PAGER = ("--Type <", "---Type <")
-_SPIED = re.compile(r'Thread (\S+) \(([a-z+]+)\)(?:: "(.*)")?$')
+_SPIED = re.compile(r'Thread (?:(\S+) )?\(([a-z+]+)\)(?::? "(.*)")?$')
 # torchrun puts no space before a line, other launchers do: one that is the line's own may be gone.
 _SPIED_FRAME = re.compile(r"(?: {3,4}|\t ?)(\S.*) \(([^()]+?)(?::(\d{1,9}))?\)$")
 _FAULT = re.compile(
     r"(?:Stack|Traceback|(?:Thread|Current thread) (0x[0-9a-f]+)(?: \[(.*)\])?) \(most recent call first\):$"
 )
-_FRAME = re.compile(r' +File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
+_PYSTACK = re.compile(r"Traceback for thread (\d{1,9}) .*\(most recent call last\):$")
+_FRAME = re.compile(r' +(?:\(Python\) )?File "(.*)", line (\d{1,9}|\?\?\?),? in (.*)$')
+_BARE = re.compile(rb"(?:[ \t]+[^\s(][^\n]{0,200} \([^\s()]{1,400}:\d{1,9}\)\s*\n?){2,}\s*")
+"""A stack of py-spy's without its heading."""
 _BETWEEN = re.compile(r"[\s\[\],]*")  # the threads of all documents
 _TRACEBACK = "Traceback (most recent call last):"
 
 _NOT_PYTHON = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".so")
 # What a process waits for in native code, by the innermost function that says it.
-DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "store", "allocator"
+DEVICE, SET_UP, ENDS, COLLECTIVE, STORE, ALLOCATOR = "device", "set-up", "ends", "group", "key-store", "allocator"
 PYTHON, LOCK = "python", "lock"
-_CALLS = r"(?:_?all_?reduce|_?all_?gather|all_?to_?all|alltoall|barrier|broadcast|gather|reduce|recv|scatter|send)\w*"
-_NATIVE = tuple((kind, re.compile(pattern, flags)) for kind, pattern, flags in (
-    (DEVICE, r"(?:cuda|cu|hip|musa|acl(?:rt)?)(?:Stream|Device|Ctx|Event)?(?:Synchronize|Memcpy|Memset|Launch|Free|"
-     r"Init|Malloc|HostAlloc|MemFree|MemAlloc|MemHost|SetDevice|GetDeviceCount|PrimaryCtxRetain|ModuleLoad)\w*$|"
-     r".*::_local_scalar_dense_(?:cuda|npu)$", 0),
-    (SET_UP, r"p?ncclComm(?:Init|Split)\w*$|bootstrap\w+$|initTransportsRank$|c10d::NCCLComm::(?:create|split)\w*$|"
-     r"HcclCommInit\w*$|P?MPI_Init\w*$|"
-     r"c10d::ProcessGroup[NH]CCL::(?:init|get|create|broadcastUnique)\w*(?:Comm|ID)\w*$", re.IGNORECASE),
-    (ENDS, r"p?ncclComm(?:Abort|Destroy|Finalize|Revoke)$|c10d::NCCLComm::abort$|"
-     r"c10d::ProcessGroup\w+::(?:abort\w*|shutdown|~\w+)$", 0),
-    (COLLECTIVE, rf"c10d::ProcessGroup\w*::(?:\w*Work\w*::(?:wait|synchronize)\w*|{_CALLS})$|c10d::Work::wait$|"
-     rf"gloo::(?:.*::wait(?:Recv|Send)|{_CALLS})$|P?MPI_\w+$|p?nccl(?:{_CALLS}|GroupEnd\w*)$|hccl{_CALLS}$",
-     re.IGNORECASE),
-    (STORE, r"c10d::\w*Store::\w+$", 0),
-    (ALLOCATOR, r".*CachingAllocator::.*", 0),
-    (PYTHON, r"take_gil$|PyGILState_Ensure$|PyEval_(?:Acquire|Restore)\w+$", 0),
-    (LOCK, r"_*(?:GI_+)?(?:lll_lock_wait|pthread_(?:mutex|rwlock)_\w*lock)\w*$", 0),
-))  # fmt: skip
 
-# What stands beside the ranks on a node and is none: a main thread in one of these functions.
-_NO_RANK = (
-    ("multiprocessing/resource_tracker.py", "main"),
-    ("multiprocessing/forkserver.py", "main"),
-    ("torch/utils/data/_utils/worker.py", "_worker_loop"),
-    ("torchdata/stateful_dataloader/worker.py", "_worker_loop"),
-    ("torch/_inductor/compile_worker/__main__.py", "main"),
-    ("torch/_inductor/compile_worker/subproc_pool.py", "main"),
-    ("torch/distributed/launcher/api.py", "launch_agent"),
-    ("torch/multiprocessing/spawn.py", "join"),
-    ("deepspeed/launcher/launch.py", "main"),
-)
+_NO_RANK = tuple(one.split() for one in LISTS["no-rank"])
 
 
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False) -> None:
-        self.name, self.idle, self.source, self._gil = name, idle, source, gil
+    def __init__(
+        self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
+    ) -> None:
+        self.name, self.idle, self.source, self._gil, self._outermost_first = name, idle, source, gil, outermost_first
         self.frames: list[Frame] = []
         self.native: list[str] = []
+        self.names: list[str] = []
+        """The innermost native functions that say more than that it waits, known or not."""
+        self.library = ""
+        """The innermost one whose functions have no names."""
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's."""
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
-            self.frames.append(frame)
+            self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
@@ -135,7 +120,10 @@ class Collector:
             return self._is_gdb
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
-            self._begin(found[1], Thread(found[3] or f"thread {found[1]}", is_idle, source, gil=gil))
+            key = found[1] or found[3] or ""
+            self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
+        elif found := _PYSTACK.match(text):
+            self._begin(found[1], Thread("", None, source, outermost_first=True))
         elif found := _FAULT.match(text):
             if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
                 return True
@@ -148,7 +136,8 @@ class Collector:
 
     def _process(self, pid: str, title: str | None) -> None:
         self._pid, self._thread, self._is_gdb = pid, None, False
-        self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
+        if pid.isdecimal():
+            self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
         if len(self.processes) < _PROCESSES or self._pid in self.processes:
             self._earlier[self._pid] = self.processes.get(self._pid, {})
             self.processes[self._pid] = {}
@@ -170,7 +159,7 @@ class Collector:
         found = None if heading else _GDB_FRAME.match(text)
         if heading:
             if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
-                self._process(f"gdb {len(self.processes) + 1}", None)
+                self._process(f"process {len(self.processes) + 1}", None)
             self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
             if heading[1] == "1":  # its number is that of the process
                 self._titles[self._pid] = f"pid {heading[2]}"
@@ -179,10 +168,16 @@ class Collector:
         elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
             self._begin("1", Thread(MAIN, None, source))
         elif not self._is_gdb:
-            return False
+            if " 0x" not in text:
+                return False
+            self._begin(_CUT, Thread(_CUT, None, source))
         self._is_gdb = True
-        if found and self._thread and native(found[2]):
-            self._thread.take(found[2])
+        if found and self._thread:
+            self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
+            if not self._thread.library and "?? () from " in text:
+                self._thread.library = text.rpartition("/")[2]
+            if native(found[2]) and self._thread.name != _CUT:
+                self._thread.take(found[2])
         return True
 
     def raised(self) -> tuple[Frame, ...]:
@@ -202,6 +197,17 @@ class Collector:
             )
             if stacks and may_be_rank(stacks) and (main or not all(map(_is_helper, stacks))):
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """Yield what is told of each process whose main thread is not given, or in no known function, and where."""
+        for pid, threads in self.processes.items():
+            known = [one for one in threads.values() if one.frames or one.native]
+            if threads and (not known or not (_main(known) or any(one.native for one in known))):
+                main = next((one for one in threads.values() if one.name == MAIN), None)
+                told = main or next(iter(known or threads.values()))
+                names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
+                where = f" ({names})" if names else ""
+                yield (_NO_WAIT if main else _NO_MAIN).format(self._titles.get(pid) or "a process", where), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""
@@ -262,17 +268,23 @@ def begins(text: str) -> bool:
 
 
 def recognizes(head: bytes) -> bool:
-    """Return whether a file that begins so is py-spy's --json."""
-    return head.lstrip()[:1] == b"[" and b'"frames"' in head
+    """Return whether a file that begins so is py-spy's --json, or a stack alone, without its heading."""
+    return (head.lstrip()[:1] == b"[" and b'"frames"' in head) or bool(_BARE.fullmatch(head))
 
 
 def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
-    """Yield the processes in py-spy's --json, one document or several, each as a rank that nobody knows.
+    """Yield the processes in py-spy's --json, one document or several, or of a bare stack, each as an unknown rank.
 
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
     data, broken = whole(stream)
     text = data.decode(errors="replace")
+    if _BARE.fullmatch(data):
+        bare = Collector()
+        for number, line in enumerate(["Stack (most recent call first):", *text.splitlines()]):
+            bare.line(line.rstrip(), f"{name}:{max(number, 1)}")
+        yield from (Rank(NOBODY, stacks=one, name=title) for title, one in bare.pids())
+        return
     decoder, wrong = json.JSONDecoder(), ""
     place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
     processes: dict[object, list[Stack]] = {}
@@ -337,7 +349,7 @@ def _native_frame(text: str) -> str | None:
 def native(function: str) -> str:
     """Return what a process waits for in a native function; empty if that is not known."""
     name = re.sub(r"@.*|<.*|\(.*", "", function).strip()
-    return next((kind for kind, pattern in _NATIVE if pattern.match(name)), "")
+    return next((kind for kind, pattern in NATIVE if pattern.match(name)), "")
 
 
 def _line(value: Any) -> int:

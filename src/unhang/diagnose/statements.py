@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOBODY = "a process"
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
-_OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\])? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
+_OF_RAY = re.compile(r"\((?:([\w.:<>-]{1,80}?)(?:\[rank=\d+\]| rank=\d+)? )?pid=(\d{1,9})(?:, ip=([\w.:]{1,40}))?\)")
 _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\w+) ?(?:\(([^)]{0,200})\) ?)?Rank (\d{1,7})\]")
@@ -181,7 +181,7 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     waiting = {rank for one in timed_out for rank in one.waits}
     lines = dict(reversed([place(one) for one in timed_out]))
     left = []
-    for one in (*_alone(said), *_by_sizes(said), *_set_up(said), *said):
+    for one in (*_alone(said), *_by_sizes(said), *_tasks(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
         stood_still = timed_out and one.key in _STUCK and (is_later or one.by in waiting)
         file, line = place(one)
@@ -191,6 +191,13 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
             left.append(one)
     order = {OWN: 0, ABOUT: 0, WAITS: 1, FOLLOWS: 2}
     return sorted((one for one in left if one.key not in _FACTS), key=lambda one: order[one.weight])
+
+
+def agreed(said: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Return statements: a note of one file that another has, too, such as a second answer of RAS, is sure."""
+    notes = Counter(one.text for one in said if one.weight == NOTE and one.text)
+    sure = {text for text, number in notes.items() if number > 1}
+    return tuple(one._replace(weight=ABOUT, words=one.text) if one.text in sure else one for one in said)
 
 
 def _are_one(name: str, other: str) -> bool:
@@ -210,6 +217,7 @@ def blamed(said: Iterable[Statement]) -> list[Statement]:
     direct = [
         one for one in weighed(said) if one.weight in (OWN, ABOUT) if {*one.culprits} - {SPEAKER} or one.processes
     ]
+    direct.sort(key=lambda one: one.cause == "never-arrived")  # that one has died says why it did not come
     return [one for one in direct if one.key == direct[0].key]
 
 
@@ -264,6 +272,19 @@ def _by_sizes(said: Sequence[Statement]) -> Iterator[Statement]:
             yield Statement("never-arrived", words, "", tuple(missing), key="sizes")
 
 
+def _tasks(said: Sequence[Statement]) -> Iterator[Statement]:
+    """Yield where the ranks of a group of HCCL's timed out in different calls, each in its first."""
+    groups = defaultdict[str, dict[str, str]](dict)
+    for one in said:
+        values = dict(one.values)
+        if one.key == "hccl-task" and "mine" in values:
+            groups[values["group"]].setdefault(values["mine"], _call(one))
+    for group, calls in groups.items():
+        if len({*calls.values()}) > 1:
+            words = " and ".join(f"rank {mine} in {call}" for mine, call in [*calls.items()][:_FEW])
+            yield Statement("mismatch", f"of the group {group}, {words} timed out", "", key="tasks")
+
+
 def _set_up(said: Sequence[Statement]) -> Iterator[Statement]:
     """Yield who has begun the set-up of the job, by Lightning's lines, if these are not all."""
     told, came = [one for one in said if one.key == "set-up"], {one.by for one in said if one.by != SPEAKER}
@@ -312,13 +333,14 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         ranks["culprits"] = ranks_in(values["theirs"])
     told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}
+    told["member"] = f" as rank {told['mine']} of {told['all']} of its group" if told["mine"] and told["all"] else ""
     told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
     told |= {name: kind_of(values[name]) for name in ("op", "op2") if name in values}
     code, number = told["code"], told["code"].removeprefix("-")
     signal = signal_of(told["signal"] if code == number else number)  # that of a signal is below zero
     told["exit"] = f"signal {number} ({signal})" if code != number else f"code {code}"
     told |= {name: f" {values[name]}" for name in _SECOND[:2] if name in values and phrase.key in _NUMBERED}
-    words = _GAP.sub("", phrase.words.format_map(told)).rstrip()[:_TEXT]
+    words = _GAP.sub("", phrase.words.format_map(told)).rstrip(" :")[:_TEXT]
     if is_starved:
         words += f", at a limit of {_time(limit)}: its watchdog, or all of it, stood still meanwhile"
     do = ENDED.get(signal, phrase.do).format_map(told)

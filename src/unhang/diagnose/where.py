@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import stacks
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
+from unhang.diagnose.phrases import LISTS, WAITS_FOR
 from unhang.diagnose.stacks import MAIN, NOBODY
 from unhang.plugins import packs
 from unhang.tell import console
@@ -20,35 +21,10 @@ _SHOWN = 2
 _LINES = 3
 _BUSY = 0.05
 """So much of a CPU is used by a thread that works; one that only looks now and then takes less."""
-_COLLECTIVES = frozenset({
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_gather_single",
-    "all_gather_tensor", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
-    "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object",
-    "irecv", "isend", "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter",
-    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
-    "wait_tensor", "_all_gather_base", "_reduce_scatter_base",
-})  # fmt: skip
-"""What waits for other ranks, in the modules below; the end of a group does, for what it has not done. That all of
-torch.distributed did so would be wrong: FSDP calls the model, and a checkpoint writes to a disk.
-"""
+_COLLECTIVES, _HOST = frozenset(LISTS["collectives"]), frozenset(LISTS["host"])
 _PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
-_HOST = frozenset({
-    "_api.py", "_unix.py", "connection.py", "pdb.py", "popen_fork.py", "popen_spawn_posix.py", "queue.py", "queues.py",
-    "selectors.py", "socket.py", "ssl.py", "subprocess.py", "synchronize.py", "threading.py",
-})  # fmt: skip
-"""Modules of Python's, and of filelock's, in which a host waits."""
 _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 """Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
-_NATIVE = {
-    stacks.DEVICE: "it waits for its GPU",
-    stacks.SET_UP: "a communicator is being made, and a rank of it has not come",
-    stacks.ENDS: "a communicator is being ended",
-    stacks.COLLECTIVE: "it waits for other ranks",
-    stacks.STORE: "it waits in the store for what another rank is to write",
-    stacks.ALLOCATOR: "the allocator of GPU memory",
-    stacks.PYTHON: "it waits for Python's lock",
-    stacks.LOCK: "it waits for a lock",
-}
 _OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)
 """What waits for other ranks."""
 _NEAR = 8
@@ -58,25 +34,9 @@ above it.
 """
 _DONE = ("unhang/prove/ranks/gloo.py", "_rank")
 """What waits so once all has gone well: a rank of ours that fails says it."""
-_MODULES = (
-    "torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py",
-    "torch/distributed/nn/functional.py",
-)  # fmt: skip
-_FOLLOWS = (
-    "timed out", "timeout", "connection reset", "connection closed", "watchdog", "broken pipe", "dump signal",
-    "exitcode  : -6", "fatal python error: aborted", "terminate called", "monitoredbarrier", "communicator was aborted",
-    "keyboardinterrupt", "cancelled", "ncclremoteerror", "sigabrt", "nccl warn", "connection refused", "sigterm",
-    "remote process exited", "got signal: 15", "function error: hccl", "hccl error in", "hccl api failed",
-    "acl api failed",
-)  # fmt: skip
-"""What a rank says, in lower case, whose peers are late or gone, or that goes on."""
-_FATAL = (
-    "cuda error", "illegal memory access", "uncorrectable ecc", "device-side assert", "segmentation fault", "bus error",
-    "caught signal", "exitcode",
-)  # fmt: skip
-"""What no process catches and goes on after: its device does nothing more, or it is gone."""
-_OWN = (*_FATAL[:-1], "out of memory", "outofmemory", "node_out_of_memory", "bad_alloc", "dataloader timed out")
-"""What is a rank's own fault, though its watchdog may tell it."""
+_MODULES = LISTS["modules"]
+_FOLLOWS, _LAUNCHERS, _DISAGREES = (LISTS[it] for it in ("follows", "launchers", "disagrees"))
+_FATAL, _OWN = (*LISTS["fatal"], "exitcode"), (*LISTS["fatal"], *LISTS["own"])
 _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
     r"(?:Error|Exception)\b|(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|GetTimeoutError)\b"
@@ -84,13 +44,6 @@ _RAISED_WAITING = re.compile(
 """What is raised where a rank waits for others. An error of another class, raised outside of torch, is the rank's own,
 whatever its words.
 """
-_LAUNCHERS = (
-    "childfailederror", "signalexception", "calledprocesserror", "raytaskerror", "rayactorerror", "actordiederror",
-    "actorunavailableerror", "workercrashederror", "ownerdiederror",
-)  # fmt: skip
-"""What a launcher or a driver raises, in lower case, when one of its processes has failed or hangs."""
-_DISAGREES = ("op.preamble", "detected mismatch between", "expects same model across all ranks", "appears not to match")
-"""What gloo, or torch, says where ranks disagree on a size, a collective or a model: whoever says it is one of them."""
 
 
 class Place(NamedTuple):
@@ -178,8 +131,8 @@ def _native(stack: Stack) -> str:
     inner = stacks.native(stack.native[0])
     outer = next((one for one in (stacks.ALLOCATOR, *_OF_GROUPS) if one in kinds and one != inner), "")
     more = f", within {kinds[outer]}" if outer else ""
-    more += f": {_NATIVE[outer]}" if more and outer != stacks.COLLECTIVE else ""
-    return f"{kinds[inner]}: {_NATIVE[inner]}{more}"
+    more += f": {WAITS_FOR[outer]}" if more and outer != stacks.COLLECTIVE else ""
+    return f"{kinds[inner]}: {WAITS_FOR[inner]}{more}"
 
 
 def is_held_by_its_own(rank: Rank) -> bool:
@@ -350,6 +303,12 @@ def is_paired(rank: Rank) -> bool:
 def is_received(rank: Rank) -> bool:
     """Return whether a rank waits by its stacks for what another one is to send."""
     return any("recv" in one.lower() for one in _collectives(rank) or waiting_stack(rank).native)
+
+
+def is_whole(rank: Rank) -> bool:
+    """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
+    stack = _main(rank)
+    return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
 
 
 def is_spied(rank: Rank) -> bool:
