@@ -181,7 +181,7 @@ PROOFS = [
             Release("4.6.0", (("megatron-core", "0.16.1"),), core=True),
             Release("4.0.0", (("megatron-core", "0.13.1"),)),
         ],
-        _HALVES | {AS_WRITTEN: Other(as_written(FIX), ("ep2-8",))},
+        _HALVES | {AS_WRITTEN: Other(as_written(FIX), ("tp2-pp2-ep2-8",))},
     ),
 ]
 _EXPERT_DP = hung_jobs.group("13", "EXPERT_DATA_PARALLEL_GROUP")
