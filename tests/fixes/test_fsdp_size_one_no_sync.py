@@ -21,7 +21,7 @@ class TestRewrite(EveryRewrite):
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_end_state_finds_no_fault_in_the_pull_request_as_written(pull: sources.Case) -> None:
+def test_the_scene_finds_no_fault_in_the_pull_request_as_written(pull: sources.Case) -> None:
     assert pull.load().known.state == "fixed"
 
 

@@ -6,10 +6,8 @@ interpreter, which has torch but perhaps no unhang and no LibCST. These modules 
 the upstreams (the last two inside functions, so that the cases of a proof can be read without them), and each other by
 relative imports.
 
-To add a proof, add one module named after the fix to ``fixes``, with ``CASES``, ``prepare()`` and ``run(case,
-deadline_s)`` (see ``cases``). ``mtp_cp_deadlock`` is a short example. No other file changes. With a ``GRID`` it is a
-scene, which the sweep, the mutants and ``diff --unknown --run`` play too, and which needs no ``run`` (see ``scene``).
-A proof may also have:
+To add a proof, add one module named after the fix to ``fixes``: a scene (see ``scene``), with the proof's own ``CASES``
+(see ``cases``). ``reduce_noncontiguous`` is a short example. No other file changes. It may also have:
 
 * ``CASES_BY_UPSTREAM``: the cases of each upstream, where these differ.
 * ``WARM``: modules to import once, before a process is forked for each variant of the source.

@@ -77,7 +77,7 @@ class Case(NamedTuple):
     at: str = ""
     """What the outcome must name on untouched source: a function or a rank. Otherwise it is another defect."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """Options for the proof's ``run``. ``may_pass``: the defect depends on the release, so the untouched source may
+    """Options for the scene's ``on_rank``. ``may_pass``: the defect depends on the release, so the untouched source may
     also pass."""
     core: bool = False
     """Whether it belongs to the core set, which CI runs."""

@@ -135,7 +135,7 @@ def _variant(
             file.write(f"{label}{case.name}\n")
         start = time.monotonic()
         try:
-            outcome: Outcome = proof.run(case, deadline_s) if hasattr(proof, "run") else alone(proof, case, deadline_s)
+            outcome = alone(proof, case, deadline_s)
         except Exception:
             outcome = Outcome(BROKEN, _tail())
         pipe.send((case.name, (outcome.status, outcome.detail, round(time.monotonic() - start, 2))))

@@ -43,8 +43,9 @@ PLAIN = {
     "unhang.suggest",
 }
 PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep", "unhang.find"}
-PLAIN |= {"unhang.find.metadata", *(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "sources"))}
-PROGRAM = """
+PLAIN |= {f"unhang.find.{name}" for name in ("answers", "metadata", "overlays", "probe")}
+PLAIN |= {*(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "pins", "sources"))}
+PROGRAM = f"""
 import pathlib, sys, tempfile
 from support import fake_scenes
 from unhang.compat.sweep import trees
@@ -78,7 +79,6 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
         (codemods, "mtp_cp_deadlock/new", {Kind(MTP)}),
         (prove, "scene", EVERY - SHAPES),
         (prove, "fixes/expert_dp_warmup", {Kind(WARMUP), Kind(WARMUP, rows=True)}),
-        (judge, "rows", EVERY - SHAPES),
         (judge, "decide", EVERY - SHAPES - ROWS),
         (rewrite, "deeper/new", EVERY - SHAPES - ROWS),
     ],
