@@ -9,7 +9,7 @@ from fixes.empty_expert_hang.proofs import PROOFS as PROOFS
 from fuzz.subject import Fuzz
 from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.diagnose.evidence import Frame, Rank
 
 FIX = "empty-expert-hang"
@@ -23,7 +23,7 @@ FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

@@ -14,7 +14,7 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import hung_jobs, sources, wheels
 from support.hung_jobs import HungJob
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods import expert_dp_warmup
 from unhang.prove.cases import DIFFERS, PASSED, Topology
 from unhang.prove.fixes import expert_dp_warmup as scene
@@ -31,7 +31,7 @@ FUZZ = Fuzz(CASES, 4, FOCUS, examples=30, every=7)
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 

@@ -14,7 +14,7 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import hung_jobs, sources, wheels
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from support.sources import Case
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job, Rank
@@ -74,7 +74,7 @@ def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     """The shapes that a release has beside a wrong function."""
 
 

@@ -15,7 +15,7 @@ from mutants.rules import DP, PP, TP
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import examples, hung_jobs, sources, wheels
 from support.hung_jobs import HungJob, issued, job, rank
-from support.rewrites import SceneRewrite
+from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
@@ -41,7 +41,7 @@ def test_the_short_check_is_right_on_all_of_history() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(SceneRewrite):
+class TestRewrite(EveryRewrite):
     pass
 
 
