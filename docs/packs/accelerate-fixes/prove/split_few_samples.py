@@ -91,14 +91,19 @@ def on_rank(case: Case, rank: int) -> tuple[str, list[int]]:
 
 
 def wrong(case: Case, values: Sequence[Any]) -> str:
-    """Return what is wrong: together, in order, the processes must have each sample once, or as many each if padded."""
+    """Return what is wrong: together, in order, the processes must have each sample once, and as many if padded."""
     whole, parts = [*range(case.options["samples"])], [part for _, part in values]
     found = [sample for part in parts for sample in part]
     if len({kind for kind, _ in values}) > 1:
         return f"parts of several types: {values}"
     if case.options["padding"]:
-        longest = -(-len(whole) // case.topology.world)
-        return "" if {*map(len, parts)} == {longest} and {*found} == {*whole} else f"with padding {parts}"
+        each, more = divmod(len(whole), case.topology.world)
+        starts = [rank * each + min(rank, more) for rank in range(case.topology.world + 1)]
+        own = [whole[start:end] for start, end in itertools.pairwise(starts)]
+        # up to 1.4.0 it pads by one where all have as many
+        is_right = {*map(len, parts)} in ({each + bool(more)}, {each + 1})
+        begins = all(part[: len(mine)] == mine for part, mine in zip(parts, own))
+        return "" if is_right and begins and {*found} == {*whole} else f"with padding {parts}"
     twice = sorted({sample for sample in found if found.count(sample) > 1})
     if twice:
         return f"sample {', '.join(map(str, twice))} more than once: {parts}"
