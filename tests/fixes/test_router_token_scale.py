@@ -53,7 +53,7 @@ def test_upstreams_own_fix_is_no_anchor_and_is_known(case: sources.Case) -> None
 @pytest.mark.parametrize(
     ("function", "old", "new", "anchor"),
     [
-        (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", "a loss times activation.shape"),
+        (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", r"\* \.\.\.\) with self.calc"),
         (ATTACH, "aux_loss * num_tokens", "num_tokens * aux_loss", "a loss times activation.shape"),
         (ATTACH, "else activation.shape[0]", "else activation.shape[1]", "a loss times activation.shape"),
         (ATTACH, "aux_loss * num_tokens)", "aux_loss * num_tokens, None)", "with self.calculate_per_token_loss"),
