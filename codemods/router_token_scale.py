@@ -7,13 +7,15 @@ The count of a mask and that of the global loss are not upstream's.
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Sequence
+from typing import Any
 
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
     argument,
     assigned,
-    calls,
     expression,
     followed_by,
     instead,
@@ -28,6 +30,8 @@ from unhang.shapes.shape import Function
 
 _ATTACH, _COUNT = "MoEAuxLossAutoScaler.apply", "get_tokens_per_expert_and_token_count"
 _PER_TOKEN, _MASKED, _HANDED = "self.calculate_per_token_loss", "with_padding_mask", "valid_token_count"
+_EACH = r"topk=[\w.]+ \* ([\w.]+)"
+_NAME, _REDUCE = r"(\w+)", "reduce_from_tensor_model_parallel_region"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
 _SIZE = "self.tp_cp_group.size()"
 # before the loss, this dispatcher gathers over TP what is counted
@@ -71,36 +75,27 @@ class Attach(Codemod):
                     loss * activation.shape[0]
                     * self.tp_cp_group.size(),
                 )
-            else:
-                activation = MoEAuxLossAutoScaler.apply(activation, loss)
-            return activation
+            ...
     """
 
     def plan(self, function: Function) -> list[Edit]:
+        row, (name, loss, count) = _attached(function)
+        rows = f"{name}.shape[0]"
         arm = _arm(function, _PER_TOKEN)
-        found = [(row, call) for row in arm for call in calls(row, _ATTACH) if len(call.args) == 2]
-        row, call = once(found, f"{_ATTACH}(..., ...) with {_PER_TOKEN}")
-        what, loss = call.args
-        name = assigned(row)
-        if name is None or name[1] is not call or name[0] != expression(what):
-            raise AnchorError(f"... = {_ATTACH}(..., ...)")
-        rows = f"{name[0]}.shape[0]"
-        counts = {rows, *(it for it, value in _assigned(arm) if _falls_back(value, rows))}
-        if not isinstance(loss, ast.BinOp) or not isinstance(loss.op, ast.Mult) or expression(loss.right) not in counts:
+        counts = {rows, *(it for it, value in _assigned(*arm) if expression(value).endswith(f" else {rows}"))}
+        if count not in counts:
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
-        if any(isinstance(node, ast.Constant) and node.value == _GATHERING for node in ast.walk(function)):
-            given = [argument(node, _PARTITION) for node in ast.walk(function) if isinstance(node, ast.Call)]
-            group = operand(once([it for it in given if it is not None], f"{_PARTITION}=..."), f"{_PARTITION}=...")
+        if _GATHERING in mentioned(function):
+            group = operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
             size = f"(1 if {group} is None else {group}.size())"
-        return [span(row, row, instead(_LOSS.format(name[0], expression(loss), size)))]
+        return [span(row, row, instead(_LOSS.format(name, f"{loss} * {count}", size)))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MoEAuxLossAutoScaler", *({"parallel_state"} & mentioned(function))})
 
     def fixed_upstream(self, function: Function) -> bool:
-        found = [call for row in _arm(function, _PER_TOKEN) for call in calls(row, _ATTACH) if len(call.args) == 2]
-        return len(found) == 1 and expression(found[0].args[1]).endswith(f" * {_SIZE}")
+        return expression(_attached(function)[0]).endswith(f" * {_SIZE})")
 
 
 class SequenceLoss(Codemod):
@@ -121,22 +116,13 @@ class SequenceLoss(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        call, _, names = _counted(function)
-        each = argument(call, "topk")
-        if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Mult):
-            raise AnchorError(f"{_COUNT}(..., topk=... * ...)")
-        sequences = operand(each.right, "a number of sequences")
-        handed = _handed(function, names[1])
-        return [replaced_by(function, handed, f"{names[1]} * {sequences}", f"{_COMMENT}the tokens of all sequences")]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
+        _, (_, mine, _, sequences) = _counted(function, _EACH)
+        tokens = f"{mine} * {sequences}"
+        return [replaced_by(function, _handed(function, mine), tokens, f"{_COMMENT}the tokens of all sequences")]
 
     def fixed_upstream(self, function: Function) -> bool:
-        call, _, names = _counted(function)
-        each = argument(call, "topk")
-        wanted = isinstance(each, ast.BinOp) and f"{names[1]} * {expression(each.right)}"
-        return [expression(one) for one in _all_handed(function)] == [wanted]
+        _, (_, mine, _, sequences) = _counted(function, _EACH)
+        return [*map(expression, _given(function, _HANDED))] == [f"{mine} * {sequences}"]
 
 
 class GlobalLoss(Codemod):
@@ -159,14 +145,11 @@ class GlobalLoss(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        _, row, (_, mine, every) = _counted(function)
+        row, (_, mine, every) = _counted(function)
         _handed(function, mine)
-        if [name for name, _ in filter(None, map(assigned, ast.walk(function))) if name in (mine, every)]:
+        if {mine, every} & {name for name, _ in _assigned(function)}:
             raise AnchorError(f"{mine} and {every} as {_COUNT} returns them")
         return [span(row, row, followed_by(_GLOBAL.format(mine, every)))]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
 
 
 class TokenCount(Codemod):
@@ -201,20 +184,14 @@ class TokenCount(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        arm, other = (dict(_assigned(_arm(function, _MASKED, field))) for field in ("body", "orelse"))
-        totals = [(it, value) for it, value in other.items() if isinstance(value, ast.BinOp) and it in arm]
-        every, total = once(totals, f"... = ... * ... without {_MASKED}")
-        mine, size = expression(total.left), operand(total.right, "the size of a group")
-        if not isinstance(total.op, ast.Mult) or mine not in arm:
-            raise AnchorError(f"{every} = {mine} * {size}")
-        once([it for it in calls(arm[mine], f"{_reduced(function)}.sum") if not it.args], "a sum of what was reduced")
-        whole = arm[every]
-        if not isinstance(whole, ast.BinOp) or not isinstance(whole.op, (ast.Div, ast.FloorDiv)):
-            raise AnchorError(f"{every} = ... / ...")
-        return [replaced_by(function, arm[mine], f"{expression(whole)} / {size}", _MEAN)]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
+        arm, other = (_arm(function, _MASKED, field) for field in ("body", "orelse"))
+        _, (every, mine, size) = _spelled(
+            other, rf"{_NAME} = {_NAME} \* ([\w.]+\(\))", f"... = ... * ... without {_MASKED}"
+        )
+        _, (_, reduced) = _spelled(function.body, rf"{_NAME} = {_REDUCE}\({_NAME}, .+\)", "the name of what is reduced")
+        row, _ = _spelled(arm, rf"{mine} = .*{reduced}\.sum\(\).*", "a sum of what was reduced")
+        _, (whole,) = _spelled(arm, rf"{every} = ([^/]+ //? [^/]+)", f"{every} = ... / ...")
+        return [replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
 
 
 def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
@@ -224,51 +201,44 @@ def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
     return block
 
 
-def _assigned(block: list[ast.stmt]) -> list[tuple[str, ast.expr]]:
-    """Return the names that a block's statements assign, and the values."""
-    return [one for one in map(assigned, block) if one is not None]
+def _assigned(*nodes: ast.stmt) -> list[tuple[str, ast.expr]]:
+    """Return the names that these statements, and those inside of them, assign alone, and the values."""
+    return [one for node in nodes for one in map(assigned, ast.walk(node)) if one is not None]
 
 
-def _falls_back(value: ast.expr, rows: str) -> bool:
-    """Return whether a value is the count of a mask, or, without one, of all rows."""
-    return isinstance(value, ast.IfExp) and expression(value.orelse) == rows
+def _spelled(block: Sequence[ast.stmt], pattern: str, anchor: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the only statement of a block with such code, and what the groups of the pattern match."""
+    found = [(row, one.groups()) for row in block if (one := re.fullmatch(pattern, expression(row)))]
+    return once(found, anchor)
 
 
-def _counted(function: Function) -> tuple[ast.Call, ast.stmt, list[str]]:
-    """Return the call that counts tokens, its statement, and the three names that it gives a value."""
-    found = [
-        (row.value, row, [expression(one) for one in row.targets[0].elts])
-        for row in function.body
-        if isinstance(row, ast.Assign) and isinstance(row.targets[0], ast.Tuple) and isinstance(row.value, ast.Call)
-        if expression(row.value.func) == _COUNT
-    ]
-    call, row, names = once(found, f"..., ..., ... = {_COUNT}(...)")
-    if len(names) != 3:
-        raise AnchorError(f"..., ..., ... = {_COUNT}(...)", len(names))
-    return call, row, names
+def _attached(function: Function) -> tuple[Any, tuple[str, ...]]:
+    """Return the statement that attaches a loss, what to, the loss, and by what that is multiplied."""
+    pattern = rf"{_NAME} = {re.escape(_ATTACH)}\(\1, {_NAME} \* ([^,]+)\)"
+    return _spelled(_arm(function, _PER_TOKEN), pattern, f"... = {_ATTACH}(..., ... * ...) with {_PER_TOKEN}")
 
 
-def _all_handed(function: Function) -> list[ast.expr]:
-    found = [argument(node, _HANDED) for node in ast.walk(function) if isinstance(node, ast.Call)]
+def _counted(function: Function, argument: str = "") -> tuple[Any, tuple[str, ...]]:
+    """Return the statement that counts tokens, the three names that it gives a value, and what an argument matches."""
+    pattern = rf"\(?{_NAME}, {_NAME}, {_NAME}\)? = {_COUNT}\(.*{argument}(?:, .*)?\)"
+    return _spelled(function.body, pattern, f"..., ..., ... = {_COUNT}(...{argument and ', topk=... * ...'})")
+
+
+def _given(function: Function, name: str) -> list[ast.expr]:
+    """Return what calls give for a keyword."""
+    found = [argument(node, name) for node in ast.walk(function) if isinstance(node, ast.Call)]
     return [one for one in found if one is not None]
 
 
 def _handed(function: Function, mine: str) -> ast.expr:
     """Return the only count that is handed on: that of this rank, which nothing else reads."""
-    handed = once(_all_handed(function), f"{_HANDED}=...")
+    handed = once(_given(function, _HANDED), f"{_HANDED}=...")
     read = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == mine]
     if expression(handed) != mine or len(read) != 2:
         raise AnchorError(f"{_HANDED}={mine}, which nothing else reads")
     if any(word.startswith("aux_loss_scale") for word in mentioned(function)):
         raise AnchorError("one count alone")
     return handed
-
-
-def _reduced(function: Function) -> str:
-    """Return the name of what is reduced in place."""
-    reduce = "reduce_from_tensor_model_parallel_region"
-    found = [call for call in calls(function, reduce) if call.args]
-    return operand(once(found, f"{reduce}(..., ...)").args[0], "a name")
 
 
 CODEMODS = {

@@ -91,7 +91,7 @@ def _released(target: Target) -> list[tuple[str, str]]:
 
 def _is_wrong(target: Target, digest: str | None) -> bool:
     known = catalog.shape_table().shapes.get((target.fix, target.function, digest or ""))
-    return known is not None and known.state == WRONG
+    return known is not None and known.state in (WRONG, "affected")
 
 
 def _newest(upstream: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources, wheels
-from support.rewrites import EveryRewrite
+from support.rewrites import SceneRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import NO_REWRITE, codemod
@@ -35,8 +36,8 @@ FIXED = sources.cases(FIX, {CORE: ["0.19.2"]}, state="fixed", function=ATTACH) +
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the functions do is the end state's to show."""
+class TestRewrite(SceneRewrite):
+    """What the functions do is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED)
@@ -52,7 +53,7 @@ def test_upstreams_own_fix_is_no_anchor_and_is_known(case: sources.Case) -> None
 @pytest.mark.parametrize(
     ("function", "old", "new", "anchor"),
     [
-        (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", "a loss times activation.shape"),
+        (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", r"\* \.\.\.\) with self.calc"),
         (ATTACH, "aux_loss * num_tokens", "num_tokens * aux_loss", "a loss times activation.shape"),
         (ATTACH, "else activation.shape[0]", "else activation.shape[1]", "a loss times activation.shape"),
         (ATTACH, "aux_loss * num_tokens)", "aux_loss * num_tokens, None)", "with self.calculate_per_token_loss"),
@@ -116,176 +117,99 @@ def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str,
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_SIZE = "self.tp_cp_group.size()"
+
+def _instead(old: str, *others: str, all_of: str = "{}") -> ByHand:
+    """Return what a person may write in the place of some code, each named by itself."""
+    return {new: Sub(all_of.format(old), all_of.format(new)) for new in (it.replace("{}", old) for it in others)}
 
 
-def _times(size: str) -> ByHand:
-    """Return what a person may multiply a loss by instead."""
-
-    def by(new: str) -> Sub:
-        return Sub(f"* {size},", f"{new},")
-
-    return {
-        "not at all": by(""),
-        "divided": by(f"/ {size}"),
-        "a square": by(f"* {size} ** 2"),
-        "two": by("* 2"),
-        "from two on": by(f"* max(2, {size})"),
-        "up to two": by(f"* min(2, {size})"),
-        "one more": by(f"* ({size} + 1)"),
-        "one less": by(f"* ({size} - 1)"),
-        "of TP": by("* self.tp_group.size()"),
-        "of CP": by("* self.cp_group.size()"),
-        "of all": by("* self.tp_dp_cp_group.size()"),
-        "half": by(f"* {size} / 2"),
-        "the larger": by("* max(self.tp_group.size(), self.cp_group.size())"),
-        "with TP alone": by(f"* ({size} if self.tp_group.size() > 1 else 1)"),
-        "with CP alone": by(f"* ({size} if self.cp_group.size() > 1 else 1)"),
-        "with both alone": by(f"* ({size} if min(self.tp_group.size(), self.cp_group.size()) > 1 else 1)"),
-    }
-
-
-_ATTACHED: ByHand = {
-    **_times(_SIZE),
-    "of the group that is reduced": Sub(f"* {_SIZE}", "* reduce_group.size() ** 2"),
-    "with a count alone": Sub(f"* {_SIZE}", f"* ({_SIZE} if valid_token_count is not None else 1)"),
-    "without a count alone": Sub(f"* {_SIZE}", f"* ({_SIZE} if valid_token_count is None else 1)"),
-    "on the host": Sub(f"* {_SIZE}", f"* {_SIZE} * int(aux_loss.item() == aux_loss.item())"),
-}
-_OF_Z: ByHand = {
-    **_times(_SIZE),
-    "with a mask alone": Sub(f"* {_SIZE}", f"* ({_SIZE} if padding_mask is not None else 1)"),
-    "without a mask alone": Sub(f"* {_SIZE}", f"* ({_SIZE} if padding_mask is None else 1)"),
-    "all rows": Sub("num_tokens", "logits.shape[0]"),
-    "the loss that is logged too": Sub("z_loss * num_tokens", "(z_loss := z_loss * num_tokens)"),
-    "the coefficient": Sub(f"* {_SIZE}", "* self.config.moe_z_loss_coeff / moe_z_loss_coeff * self.cp_group.size()"),
-}
-_OF_SEQUENCES: ByHand = {
-    "one sequence": Sub("local_num_tokens * bsz", "local_num_tokens"),
-    "divided": Sub("local_num_tokens * bsz", "local_num_tokens / bsz"),
-    "all tokens": Sub("local_num_tokens * bsz", "total_num_tokens * bsz"),
-    "all tokens of a sequence": Sub("local_num_tokens * bsz", "total_num_tokens"),
-    "all rows": Sub("local_num_tokens * bsz", "probs.shape[0]"),
-    "nothing": Sub("local_num_tokens * bsz", "None"),
-    "by length": Sub("local_num_tokens * bsz", "local_num_tokens * seq_length"),
-    "by the experts of a token": Sub("local_num_tokens * bsz", "local_num_tokens * self.topk"),
-    "two": Sub("* bsz", "* 2"),
-    "one more": Sub("* bsz", "* (bsz + 1)"),
-    "up to two": Sub("* bsz", "* min(2, bsz)"),
-    "by the group too": Sub("* bsz", f"* bsz * {_SIZE}"),
-    "a square": Sub("* bsz", "* bsz**2"),
-    "with a mask alone": Sub("* bsz", "* (bsz if with_padding_mask else 1)"),
-    "without a mask alone": Sub("* bsz", "* (1 if with_padding_mask else bsz)"),
-    "half": Sub("* bsz", "* bsz / 2"),
-    "by TP": Sub("* bsz", "* self.tp_group.size()"),
-    "the next": Sub("* bsz", "* bsz + 1"),
-    "with TP alone": Sub("* bsz", f"* (bsz if {_SIZE} > 1 else 1)"),
-}
-_OF_ALL: ByHand = {
-    "not": Sub("if with_padding_mask:", "if False:"),
-    "always": Sub("if with_padding_mask:", "if True:"),
-    "the other way": Sub("if with_padding_mask:", "if not with_padding_mask:"),
-    "of the group that is reduced": Sub(_SIZE, "self.tp_dp_cp_group.size()"),
-    "all tokens": Sub(f"total_num_tokens / {_SIZE}", "total_num_tokens"),
-    "times": Sub("total_num_tokens /", "total_num_tokens *"),
-    "whole tokens": Sub(f"total_num_tokens / {_SIZE}", f"int(total_num_tokens / {_SIZE})"),
-    "of TP": Sub(_SIZE, "self.tp_group.size()"),
-    "of CP": Sub(_SIZE, "self.cp_group.size()"),
-    "those of a rank": Sub("total_num_tokens /", "local_num_tokens /"),
-    "the mean of steps": Sub(_SIZE, f"{_SIZE} / self.ga_steps"),
-    "with several ranks alone": Sub("if with_padding_mask:", f"if with_padding_mask and {_SIZE} > 1:"),
-    "on one rank alone": Sub("if with_padding_mask:", f"if with_padding_mask and {_SIZE} == 1:"),
-    "two": Sub(_SIZE, "2"),
-    "up to two": Sub(_SIZE, f"min(2, {_SIZE})"),
-    "the total too": Sub("local_num_tokens = total", "local_num_tokens = total_num_tokens = total"),
-}
-_TOTAL = "global_tokens_per_expert.sum() / topk"
-_MEAN = f"{_TOTAL} / reduce_group.size()"
-_COUNTED: ByHand = {
-    "those of this rank, as pull request 7481": Sub(_MEAN, "routing_map.sum() / topk"),
-    "as it was": Sub(_MEAN, "local_tokens_per_expert.sum() / topk"),
-    "whole tokens": Sub(_MEAN, f"{_TOTAL} // reduce_group.size()"),
-    "rounded": Sub(_MEAN, f"({_MEAN}).long()"),
-    "all": Sub(_MEAN, _TOTAL),
-    "times": Sub(_MEAN, f"{_TOTAL} * reduce_group.size()"),
-    "all rows": Sub(_MEAN, "routing_map.shape[0]"),
-    "two": Sub(_MEAN, f"{_TOTAL} / 2"),
-    "up to two": Sub("reduce_group.size()", "min(2, reduce_group.size())"),
-    "per expert": Sub(_MEAN, f"{_MEAN} / topk"),
-    "per chosen expert": Sub(_MEAN, f"{_MEAN} * topk"),
-    "the total too": Sub(f"total_num_tokens = {_TOTAL}", "total_num_tokens = local_num_tokens"),
-    "on the host": Sub(_TOTAL, "global_tokens_per_expert.sum().item() / topk"),
-    "by rank": Sub("reduce_group.size()", "(reduce_group.rank() + 1)"),
-    "of the experts": Sub(_MEAN, "global_tokens_per_expert.sum() / reduce_group.size()"),
-    "reduced again": Sub(
-        _MEAN, "reduce_from_tensor_model_parallel_region(routing_map.sum(dim=0), reduce_group).sum() / topk"
-    ),
-    "half": Sub(_MEAN, f"{_MEAN} / 2"),
-    "one more rank": Sub("reduce_group.size()", "(reduce_group.size() + 1)"),
-    "without an experts' sum": Sub(_MEAN, "routing_map.shape[0] * topk"),
-}
+_SIZE, _TP, _CP = "self.tp_cp_group.size()", "self.tp_group.size()", "self.cp_group.size()"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
 _PARTITION = "(1 if sequence_partition_group is None else sequence_partition_group.size())"
-_OF_PARTITION: ByHand = {
-    **_times(_PARTITION),
-    "with TP, whatever the dispatcher has gathered": Sub(_PARTITION, _WORLD),
-    "of CP alone": Sub(_PARTITION, "parallel_state.get_context_parallel_world_size()"),
+_FACTORS = (
+    *("1", "1 / {}", "{} ** 2", "2", "max(2, {})", "min(2, {})", "({} + 1)", "({} - 1)", "{} / 2", _TP, _CP),
+    *("self.tp_dp_cp_group.size()", f"max({_TP}, {_CP})", f"({{}} if min({_TP}, {_CP}) > 1 else 1)"),
+    *(f"({{}} if {one} > 1 else 1)" for one in (_TP, _CP)),
+)
+"""What a person may multiply a loss by instead."""
+_GIVEN = ("({} if %s is not None else 1)", "({} if %s is None else 1)")
+_ATTACHED = _instead(
+    *(_SIZE, *_FACTORS, "reduce_group.size()", *(it % "valid_token_count" for it in _GIVEN)),
+    "{} * int(aux_loss.item() == aux_loss.item())",
+)
+_OF_Z: ByHand = {
+    **_instead(_SIZE, *_FACTORS, *(it % "padding_mask" for it in _GIVEN)),
+    **_instead(_SIZE, f"self.config.moe_z_loss_coeff / moe_z_loss_coeff * {_CP}"),
+    "all rows": Sub("num_tokens", "logits.shape[0]"),
+    "the loss that is logged too": Sub("z_loss * num_tokens", "(z_loss := z_loss * num_tokens)"),
+}
+_OF_SEQUENCES = _instead(
+    "local_num_tokens * bsz",
+    *("local_num_tokens", "local_num_tokens / bsz", "total_num_tokens * bsz", "total_num_tokens", "probs.shape[0]"),
+    *("None", "local_num_tokens * seq_length", "local_num_tokens * self.topk", "local_num_tokens * 2"),
+    *("local_num_tokens * (bsz + 1)", "local_num_tokens * min(2, bsz)", f"{{}} * {_SIZE}", "{}**2", "{} / 2", "{} + 1"),
+    *("local_num_tokens * (bsz if with_padding_mask else 1)", "local_num_tokens * (1 if with_padding_mask else bsz)"),
+    *("local_num_tokens * self.tp_group.size()", f"local_num_tokens * (bsz if {_SIZE} > 1 else 1)"),
+)
+_MASKED = "with_padding_mask"
+_OF_ALL: ByHand = {
+    **_instead(_MASKED, "False", "True", "not {}", f"{{}} and {_SIZE} > 1", f"{{}} and {_SIZE} == 1", all_of="if {}:"),
+    **_instead(_SIZE, "self.tp_dp_cp_group.size()", _TP, _CP, "{} / self.ga_steps", "2", "min(2, {})"),
+    **_instead(f"total_num_tokens / {_SIZE}", "total_num_tokens", f"total_num_tokens * {_SIZE}", "int({})"),
+    **_instead(f"total_num_tokens / {_SIZE}", f"local_num_tokens / {_SIZE}"),
+    "the total too": Sub("local_num_tokens = total", "local_num_tokens = total_num_tokens = total"),
+}
+_TOTAL, _RANKS = "global_tokens_per_expert.sum() / topk", "reduce_group.size()"
+_COUNTED: ByHand = {
+    **_instead(
+        f"{_TOTAL} / {_RANKS}",
+        *("routing_map.sum() / topk", "local_tokens_per_expert.sum() / topk", f"{_TOTAL} // {_RANKS}", "({}).long()"),
+        *(_TOTAL, f"{_TOTAL} * {_RANKS}", "routing_map.shape[0]", f"{_TOTAL} / 2", "{} / topk", "{} * topk", "{} / 2"),
+        *(f"global_tokens_per_expert.sum() / {_RANKS}", "routing_map.shape[0] * topk"),
+        "reduce_from_tensor_model_parallel_region(routing_map.sum(dim=0), reduce_group).sum() / topk",
+    ),
+    **_instead(_RANKS, "min(2, {})", "(reduce_group.rank() + 1)", "({} + 1)"),
+    "the total too": Sub(f"total_num_tokens = {_TOTAL}", "total_num_tokens = local_num_tokens"),
+    "on the host": Sub(_TOTAL, "global_tokens_per_expert.sum().item() / topk"),
 }
 MUTANTS = [
-    Mutants(CORE, ("0.13.1",), _times(_SIZE), function=OLD),
-    Mutants(CORE, ("0.12.3",), _OF_PARTITION, function=OLD),
-    Mutants(CORE, ("0.15.3",), _times(_SIZE), function=ATTACH),
+    Mutants(CORE, ("0.13.1",), _instead(_SIZE, *_FACTORS), function=OLD),
+    Mutants(
+        *(
+            CORE,
+            ("0.12.3",),
+            _instead(_PARTITION, *_FACTORS, _WORLD, "parallel_state.get_context_parallel_world_size()"),
+        ),
+        function=OLD,
+    ),
+    Mutants(CORE, ("0.15.3",), _instead(_SIZE, *_FACTORS), function=ATTACH),
     Mutants(CORE, ("0.18.2",), _ATTACHED, function=ATTACH),
-    Mutants(CORE, ("0.15.3",), _times(_SIZE), function=Z),
+    Mutants(CORE, ("0.15.3",), _instead(_SIZE, *_FACTORS), function=Z),
     Mutants(CORE, ("0.18.2",), _OF_Z, function=Z),
     Mutants(CORE, ("0.18.2",), _OF_SEQUENCES, function=SEQUENCE),
-    Mutants(
-        CORE,
-        ("0.16.1", "0.19.2"),
-        _OF_ALL,
-        {"late: if with_padding_mask: .* <-> self.global_tokens_per_expert .*": "neither uses what the other changes"},
-        function=GLOBAL,
-    ),
-    Mutants(
-        CORE,
-        ("0.19.2",),
-        _COUNTED,
-        {"late: local_num_tokens = .* <-> total_num_tokens = .*": "neither uses what the other binds"},
-        function=COUNT,
-    ),
+    Mutants(CORE, ("0.16.1", "0.19.2"), _OF_ALL, function=GLOBAL),
+    Mutants(CORE, ("0.19.2",), _COUNTED, function=COUNT),
 ]
-_NO_PADDING = dict.fromkeys(
-    ("aux-even", "aux-uneven", "sequences-even", "z-uneven", "global-even", "one-padded", "global-dp-padded"),
-    "its routers know no padding",
-) | dict.fromkeys(
-    (
-        "half: the losses alone",
-        "half: the count alone",
-        "without the global loss",
-        "those of this rank, as pull request 7481",
-        "one sequence",
-    ),
-    "it has no count of padding",
-)
+_PADDED = ("aux-even", "aux-uneven", "sequences-even", "z-uneven", "global-even", "one-padded", "global-dp-padded")
+_ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS = "half: the losses alone", "half: the count alone", "without the global loss"
+_OF_7481, _ONE_SEQUENCE = "those of this rank, as pull request 7481", "one sequence"
+_NO_PADDING = {
+    **dict.fromkeys(_PADDED, "its routers know no padding"),
+    **dict.fromkeys((_ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS, _OF_7481, _ONE_SEQUENCE), "it has no count of padding"),
+}
 _NO_GLOBAL = {**_NO_PADDING, **dict.fromkeys(("global", "global-dp"), "it has no global loss")}
-_RIGHT, _HIDDEN = ("passed", ""), ("aux-even", "aux-uneven", "aux-uneven-dp", "global-even")
+_RIGHT = ("passed", "")
 _EARLY = {"sequences-alone": _RIGHT}
-_BEFORE = dict.fromkeys(_HIDDEN, _RIGHT)  # what is summed in place hides the factor that is not there
+# what is summed in place hides the factor that is not there
+_BEFORE = dict.fromkeys(("aux-even", "aux-uneven", "aux-uneven-dp", "global-even"), _RIGHT)
 _AFTER = dict.fromkeys(
     (
-        "aux",
-        "aux-cp",
-        "aux-tp-cp",
-        "aux-tp-dp",
-        "aux-prompt",
-        "sequences",
-        "sequences-alone",
-        "z",
-        "z-uneven",
-        "global",
+        *("aux", "aux-cp", "aux-tp-cp", "aux-tp-dp", "aux-prompt", "sequences", "sequences-alone"),
+        *("z", "z-uneven", "global"),
     ),
     _RIGHT,
 )
+_ROUTER, _UTILS = partial(in_file, "router.py"), partial(in_file, "moe_utils.py")
 PROOFS = [
     Proofs(
         CORE,
@@ -297,28 +221,19 @@ PROOFS = [
             *(Release(version, lacking=_NO_GLOBAL, otherwise=_EARLY) for version in ("0.14.0", "0.13.1", "0.12.3")),
         ],
         {
-            "half: the losses alone": Other(in_file("moe_utils.py", untouched), ("aux-even", "aux-uneven"), "differs"),
-            "half: the count alone": Other(
-                in_file("router.py", untouched), ("aux-even", "sequences", "z"), "differs", PADDED
+            _ALONE: Other(_UTILS(untouched), ("aux-even", "aux-uneven"), "differs"),
+            _COUNT_ALONE: Other(_ROUTER(untouched), ("aux-even", "sequences", "z"), "differs", PADDED),
+            _NO_GLOBAL_LOSS: Other(
+                _ROUTER(without(r"total_num_tokens / self\.tp_cp_group\.size\(\)", "local_num_tokens")),
+                *(("global-even", "global-dp-padded"), "differs"),
             ),
-            "without the global loss": Other(
-                in_file("router.py", without(r"total_num_tokens / self\.tp_cp_group\.size\(\)", "local_num_tokens")),
-                ("global-even", "global-dp-padded"),
-                "differs",
+            _OF_7481: Other(
+                _UTILS(without(r"global\w+\.sum\(\) / topk / reduce_group\.size\(\)", "routing_map.sum() / topk")),
+                *(("aux-uneven",), "differs: .* is 0.0446, right is 0.0388"),
             ),
-            "those of this rank, as pull request 7481": Other(
-                in_file(
-                    "moe_utils.py",
-                    without(r"global\w+\.sum\(\) / topk / reduce_group\.size\(\)", "routing_map.sum() / topk"),
-                ),
-                ("aux-uneven",),
-                "differs: .* is 0.0446, right is 0.0388",
-            ),
-            "one sequence": Other(
-                in_file("router.py", without(r"local_num_tokens \* bsz", "local_num_tokens")),
-                ("sequences", "sequences-alone"),
-                "differs",
-                PADDED,
+            _ONE_SEQUENCE: Other(
+                _ROUTER(without(r"local_num_tokens \* bsz", "local_num_tokens")),
+                *(("sequences", "sequences-alone"), "differs", PADDED),
             ),
         },
     )
