@@ -109,13 +109,6 @@ def precision(options: Mapping[str, Any], layer: Any) -> Any:
     return get_fp8_context(layer.config)
 
 
-def has_fp4() -> bool:
-    """Return whether this release's experts and router know fp4."""
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    return hasattr(TransformerConfig, "moe_router_padding_for_quantization")
-
-
 def wrapped(layer: Any) -> Any:
     """Return the layer in Megatron's own data parallelism, which reduces each gradient as soon as it exists."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
