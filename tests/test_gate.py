@@ -139,7 +139,7 @@ def _draft(title: str, file: str, function: str, version: str, code: str) -> dic
     (head,) = ast.parse("def run(self, a):\n    if self.b.c and a: dist.barrier(d)").body
     assert isinstance(head, ast.FunctionDef)
     replaced = (Replacement("old()\n", code),)
-    rewrite = Rewrite(target, "0" * 16, "1" * 16, "2" * 16, replaced, (function,), reads.of([head]))
+    rewrite = Rewrite(target, "0" * 16, "1" * 16, replaced, (function,), reads.of([head]))
     origin = Origin(title, (title,), "3" * 40, "1", "2")
     return skeleton.files(Draft("my-fix", title, origin, "address", version, "2026-11-22", "ranks", title, (rewrite,)))
 
