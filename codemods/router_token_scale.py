@@ -26,7 +26,7 @@ from unhang.codemods.base import (
     span,
 )
 from unhang.codemods.edit import Edit
-from unhang.shapes.shape import Function
+from unhang.shapes.shape import Function, unannotated
 
 _ATTACH, _COUNT = "MoEAuxLossAutoScaler.apply", "get_tokens_per_expert_and_token_count"
 _PER_TOKEN, _MASKED, _HANDED = "self.calculate_per_token_loss", "with_padding_mask", "valid_token_count"
@@ -208,7 +208,7 @@ def _assigned(*nodes: ast.stmt) -> list[tuple[str, ast.expr]]:
 
 def _spelled(block: Sequence[ast.stmt], pattern: str, anchor: str) -> tuple[Any, tuple[str, ...]]:
     """Return the only statement of a block with such code, and what the groups of the pattern match."""
-    found = [(row, one.groups()) for row in block if (one := re.fullmatch(pattern, expression(row)))]
+    found = [(row, one.groups()) for row in block if (one := re.fullmatch(pattern, expression(unannotated(row))))]
     return once(found, anchor)
 
 
