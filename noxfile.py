@@ -26,7 +26,7 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PROOFS = ["tests/prove", "tests/cli/test_prove_command.py", "tests/proofs", "tests/hangs"]
 PROOFS += ["tests/upstream/test_runner.py", "tests/whole/test_live.py"]  # these need torch
 SCENES = ["tests/fixes", "tests/mutants", "tests/judge", "tests/compat"]  # so do some of these: they play scenes
-SCENES += ["tests/test_example_pack.py"]
+SCENES += ["tests/test_example_pack.py", "tests/whole/test_accept.py"]
 IMAGES = ["tests/whole/test_image.py", "tests/whole/test_apptainer.py"]
 DEMO = ["verl==0.7.1", "megatron-core==0.17.1", "ms-swift==4.6.0"]
 

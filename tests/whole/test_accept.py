@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from proofs import suite
 from support import cli
 from unhang.records import Token
 from unhang.shapes import catalog
@@ -19,6 +20,8 @@ BATCHES, ACTOR = "fsdp-dynamic-bsz", "verl/workers/actor/dp_actor.py"
 HELPER = "verl/utils/seqlen_balancing.py"
 PARALLEL_STATE, BATCH = "megatron/core/parallel_state.py", "megatron/training/utils.py"
 GATE = "        if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
+FORWARD = "megatron/core/transformer/moe/experts.py"
+COUNTS = "tokens_per_expert: list[int] = tokens_per_expert.tolist()"
 SETTER, HEAD = (
     "    _set_global_memory_buffer()\n",
     "def get_batch_on_this_tp_rank(data_iterator, mtp_on_this_rank: bool = False):\n",
@@ -146,17 +149,19 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
     assert cli.tree(site) == before
 
 
+@pytest.mark.torch
 @pytest.mark.slow
-def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_nothing(site: Path) -> None:
-    chosen = ("--target", site, "--fix", WARMUP)
-    edit(site, PARALLEL_STATE, SETTER, f"    print(1)\n{SETTER}")
+def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_nothing(tmp_path: Path) -> None:
+    site = Path(shutil.copytree(suite.unpacked("megatron-core", "0.17.1"), tmp_path / "site"))
+    chosen = ("--target", site, "--fix", EXPERTS)
+    edit(site, FORWARD, COUNTS, COUNTS.replace(".tolist", ".cpu().tolist"))
     before = cli.called("diff", "--unknown", *chosen, "--output-format", "json").json
     ran = cli.called("diff", "--unknown", "--run", *chosen, "--output-format", "json")
     (unasked,), (row,) = before["functions"], ran.json["functions"]
     assert (ran.code, before["diff"], unasked["shows"], unasked["after"]) == (1, ran.json["diff"], "not-run", "not-run")
     token, shape = row["token"], row["shape"]
     assert (row["shows"], row["after"], row["settings"] > 50, row["file"]) == (
-        "defect", "no-defect", True, PARALLEL_STATE,
+        "defect", "no-defect", True, FORWARD,
     )  # fmt: skip
     assert re.fullmatch(f"{unasked['token']}-[0-9a-f]{{8}}", token)
     text = cli.called("diff", "--run", *chosen)
