@@ -125,7 +125,7 @@ GRID = [*_settings()]
 HELD = {
     r"\b(v|entropy) is not None|^k == ": "there always are some, and nothing else",
     r"^loss_mode != ": "these modes of a loss need other data",
-    r"^partition\[0\] if": "there is no empty one",
+    r" if partition else ": "there is no empty one",
     r"max_group_token_len >|num_micro_batches >|^if within_limit": "no row is too long",
 }
 
@@ -233,12 +233,14 @@ def _wrong(case: Case, ranks: Sequence[Sequence[Seen | None]]) -> Iterator[str]:
             yield f"{method}: the ranks run {forwards} micro-batches, and agree on {agreed} numbers"
         for rank, one in enumerate(seen):
             answer = _due(case, rank, method)
-            apart = [name for name, it in one.results.items() if not _is_close(it, answer[name])]
+            apart = [name for name, it in one.results.items() if not _is_close(name, it, answer[name])]
             if apart or not one.results:
                 yield f"{method}: rank {rank} has other {' and '.join(apart)} than one process with all rows"
 
 
-def _is_close(found: Any, due: Any) -> bool:
+def _is_close(name: str, found: Any, due: Any) -> bool:
+    if name == "entropys":  # some releases leave these in the order of the micro-batches
+        found, due = found.sort(0)[0], due.sort(0)[0]
     return bool(found.shape == due.shape and (found - due).norm() < 1e-9)
 
 
