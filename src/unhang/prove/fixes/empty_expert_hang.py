@@ -133,12 +133,12 @@ def _grid() -> Iterator[Case]:
         for aligned in (False, True):
             kind: dict[str, Any] = {**({precision: True} if precision else {}), "aligned": aligned}
             name = f"{precision or 'bf16'}{', aligned' * aligned}"
-            every |= {name: kind, f"{name}, bias": kind | {"bias": True}}
+            every |= {name: kind, f"{name}, bias": kind | {"biases": True}}
     every |= {
         "without gradients": {"trains": False},
         "one expert": {"experts": 1},
         "two ranks": {"dp": 2},
-        "two ranks, fp8, bias": {"dp": 2, "fp8": True, "bias": True, "aligned": False},
+        "two ranks, fp8, bias": {"dp": 2, "fp8": True, "biases": True, "aligned": False},
         "two ranks, fp8, aligned": {"dp": 2, "fp8": True, "aligned": True},
         "on input": {"on_input": True},
         "recompute": {"recompute": True},
@@ -162,11 +162,11 @@ def _grid() -> Iterator[Case]:
 def _rows_of(options: Mapping[str, Any]) -> Iterable[str]:
     """Return what the experts get: fewer kinds where that changes nothing, and what upstream's own forward takes."""
     is_padded = bool({*_PRECISIONS} & {*options})
-    if is_padded and options.get("bias") and not options["aligned"]:
+    if is_padded and options.get("biases") and not options["aligned"]:
         return ("no row",)  # some commits split padded rows by the counts of before
-    if options.keys() - {*_PRECISIONS, "aligned", "bias", "experts"}:
+    if options.keys() - {*_PRECISIONS, "aligned", "biases", "experts"}:
         return ("no row", "rows for all")
-    return [name for name in _ROWS if not name.startswith("a buffer") or not (is_padded or options.get("bias"))]
+    return [name for name in _ROWS if not name.startswith("a buffer") or not (is_padded or options.get("biases"))]
 
 
 def _call(name: str, rows: str, untouched: str, options: Mapping[str, Any]) -> Case:
@@ -330,7 +330,7 @@ def _known(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
         return known
     # the first commits never pad, and add a bias that no linear has
     is_fp8 = bool(options.get("fp8") or options.get("mxfp8"))
-    return {**known, "mxfp8": False, "fp8": is_fp8, "aligned": True, "bias": False}
+    return {**known, "mxfp8": False, "fp8": is_fp8, "aligned": True, "biases": False}
 
 
 def _activation(options: Mapping[str, Any]) -> tuple[str, bool, Mapping[str, Any]]:

@@ -46,7 +46,8 @@ def make(options: Mapping[str, Any], ep: int, tp: int = 1) -> Any:
     configuration; ``cuts``, whether the linears cut the graph on empty input; ``each``, whether they also leave out the
     weight of each expert without rows; ``fails``, ``empty input`` or ``empty expert``, on which they raise;
     ``recompute`` of the activation; ``on_input``, probabilities applied to the input; ``fp8``, ``mxfp8`` or ``fp4``,
-    for which the experts pad their rows, or the router if ``aligned``; ``bias``; ``config``, more of the configuration.
+    for which the experts pad their rows, or the router if ``aligned``; ``biases`` of the linears; ``config``, more of
+    the configuration.
     """
     import torch
     from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
@@ -188,7 +189,7 @@ def _spec(options: Mapping[str, Any]) -> Any:
         bool(options.get("each")),
         alignment(options),
         options.get("fails", ""),
-        bool(options.get("bias")),
+        bool(options.get("biases")),
     )
     if options.get("te"):
         engine: Any = importlib.import_module("megatron.core.extensions.transformer_engine")
