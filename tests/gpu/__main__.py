@@ -58,8 +58,8 @@ PROOFS = (("sft-packed-seq-broadcast", "megatron-lm"), ("empty-expert-hang", "me
 _RANKS = 4
 _EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
 ENGINE_CASES = (
-    Case("te-bf16", Topology(), "ranks", DIFFERS, options=_EXPERTS),
-    Case("te-fp8", Topology(), "ranks", DIFFERS, options={**_EXPERTS, "fp8": True}),
+    Case("te-bf16", Topology(), DIFFERS, options=_EXPERTS),
+    Case("te-fp8", Topology(), DIFFERS, options={**_EXPERTS, "fp8": True}),
 )
 """The real TEGroupedMLP with Transformer Engine's own linears. How untouched source ends is told, and not judged."""
 NOT_SHOWN = (
@@ -233,7 +233,7 @@ def on_gloo(fix: str, upstream: str) -> Iterator[Line]:
 
 def is_small(case: Case) -> bool:
     """Return whether a case is run on the GPU, which its ranks share."""
-    return case.core and case.harness == "ranks" and case.topology.world <= _RANKS
+    return case.core and case.topology.world <= _RANKS
 
 
 def transformer_engine() -> Iterator[Line]:

@@ -19,7 +19,7 @@ _TP = {4: Topology(tp=2, dp=2), 8: Topology(tp=2, pp=4), 16: Topology(tp=2, pp=4
 
 def _each(jobs: Mapping[int, Topology], name: str = "", **options: Any) -> list[Case]:
     names = {size: f"{name}-{size}" if name else str(size) for size in jobs}
-    return [Case(names[size], topology, "ranks", HUNG, options=options) for size, topology in jobs.items()]
+    return [Case(names[size], topology, HUNG, options=options) for size, topology in jobs.items()]
 
 
 def _methods() -> list[Case]:
@@ -27,7 +27,7 @@ def _methods() -> list[Case]:
     methods |= {"values": "compute_values", "critic-update": "update_critic"}
     found = [case for name, method in methods.items() for case in _each(_DP, name, methods=(method,), long=2)]
     options = {"methods": ("update_policy",), "long": 2, "replicas": 2}
-    return [*found, Case("hybrid-4", _DP[4], "ranks", HUNG, options=options)]
+    return [*found, Case("hybrid-4", _DP[4], HUNG, options=options)]
 
 
 HANGS: dict[str, Sequence[Case]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proofs import judging
 from unhang.prove.cases import BROKEN, CRASHED, HUNG, PASSED, Case, Outcome, Topology
 
-CASE = Case("cp2", Topology(cp=2), "ranks", HUNG, "all_reduce")
+CASE = Case("cp2", Topology(cp=2), HUNG, "all_reduce")
 CONTROL = CASE._replace(untouched=PASSED)
 GOOD = Outcome(PASSED, "")
 

@@ -15,8 +15,8 @@ from unhang.records import Environment, Request
 
 REDUCE = "reduce_loss_in_tracker"
 LINE = Line("verl", "0.7.1", "/", "mtp-cp-deadlock", "needed", "unknown", "")
-DEFECT = Case("yours", Topology(cp=2), "ranks", HUNG, REDUCE)
-CONTROL = Case("yours", Topology(dp=2), "ranks", PASSED)
+DEFECT = Case("yours", Topology(cp=2), HUNG, REDUCE)
+CONTROL = Case("yours", Topology(dp=2), PASSED)
 EITHER = DEFECT._replace(options={"may_pass": True})
 FINE, STUCK = Outcome(PASSED, "all is well", 0.2), Outcome(HUNG, f"in {REDUCE}", 1.5)
 NOT_RUN = Outcome(BROKEN, "a traceback\nValueError: 7")

@@ -39,7 +39,7 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
 
 
 @pytest.mark.parametrize(
-    ("fix", "topology", "harness", "ends", "impossible", "why"),
+    ("fix", "topology", "ends", "impossible", "why"),
     [
         (
             "allgather_empty_expert",
@@ -49,8 +49,8 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
             LARGE._replace(ep=1),
             "with EP 1 every rank",
         ),
-        ("critic_microbatch_scale", FEW, "ranks", DIFFERS, LARGE, ""),  # one rank has micro-batches too
-        ("empty_expert_hang", Topology(dp=2, ep=2), "ranks", HUNG, LARGE._replace(ep=1), "with EP 1 every"),
+        ("critic_microbatch_scale", FEW, DIFFERS, LARGE, ""),  # one rank has micro-batches too
+        ("empty_expert_hang", Topology(dp=2, ep=2), HUNG, LARGE._replace(ep=1), "with EP 1 every"),
         (
             "expert_grad_norm",
             Topology(tp=2, ep=2),
@@ -59,14 +59,14 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
             LARGE._replace(tp=1),
             "with TP 1 no other rank has",
         ),
-        ("fsdp2_buffer_order", FEW, "ranks", DIFFERS, Topology(), "one rank broadcasts to no other"),
-        ("fsdp_reduce_order", FEW, "ranks", DIFFERS, Topology(), "one rank has no other to reduce gradients with"),
-        ("gdn_out_norm_tp", Topology(tp=2), "ranks", DIFFERS, LARGE._replace(tp=1), "with TP 1 one rank has all heads"),
-        ("hybrid_aux_tracker_hang", SMALL, "ranks", CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
-        ("infer_metric_rank0", FEW, "ranks", HUNG, Topology(), "one process has no other to wait for"),
-        ("mcore_save_barrier", FEW, "ranks", HUNG, Topology(), "one process waits for no other"),
-        ("mean_metric_dtype", FEW, "ranks", DIFFERS, Topology(), "one process has no other to disagree with"),
-        ("moe_aux_tracker_hang", SMALL, "ranks", CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        ("fsdp2_buffer_order", FEW, DIFFERS, Topology(), "one rank broadcasts to no other"),
+        ("fsdp_reduce_order", FEW, DIFFERS, Topology(), "one rank has no other to reduce gradients with"),
+        ("gdn_out_norm_tp", Topology(tp=2), DIFFERS, LARGE._replace(tp=1), "with TP 1 one rank has all heads"),
+        ("hybrid_aux_tracker_hang", SMALL, CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
+        ("infer_metric_rank0", FEW, HUNG, Topology(), "one process has no other to wait for"),
+        ("mcore_save_barrier", FEW, HUNG, Topology(), "one process waits for no other"),
+        ("mean_metric_dtype", FEW, DIFFERS, Topology(), "one process has no other to disagree with"),
+        ("moe_aux_tracker_hang", SMALL, CRASHED, LARGE._replace(pp=1), "with PP 1 there is one stage"),
         (
             "reduce_noncontiguous",
             Topology(tp=2),
@@ -77,30 +77,26 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
         ),
     ],
 )
-def test_the_case_of_a_users_job(
-    fix: str, topology: Topology, harness: str, ends: str, impossible: Topology, why: str
-) -> None:
+def test_the_case_of_a_users_job(fix: str, topology: Topology, ends: str, impossible: Topology, why: str) -> None:
     proof = importlib.import_module(f"unhang.prove.fixes.{fix}")
     case = cases.yours(proof, LARGE, "", ())
     assert case is not None
-    assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
+    assert (case.topology, case.untouched) == (topology, ends)
     assert not cases.ruled_out(proof, LARGE)
     assert cases.ruled_out(proof, impossible).startswith(why)
 
 
 @pytest.mark.parametrize(
-    ("fix", "topology", "harness", "ends"),
+    ("fix", "topology", "ends"),
     [
-        ("merged_lora_stale_sync", FEW, "ranks", DIFFERS),
+        ("merged_lora_stale_sync", FEW, DIFFERS),
     ],
 )
-def test_the_case_of_a_users_job_where_one_rank_has_the_defect_too(
-    fix: str, topology: Topology, harness: str, ends: str
-) -> None:
+def test_the_case_of_a_users_job_where_one_rank_has_the_defect_too(fix: str, topology: Topology, ends: str) -> None:
     proof = importlib.import_module(f"unhang.prove.fixes.{fix}")
     case = cases.yours(proof, LARGE, "", ())
     assert case is not None
-    assert (case.topology, case.harness, case.untouched) == (topology, harness, ends)
+    assert (case.topology, case.untouched) == (topology, ends)
     assert not any(cases.ruled_out(proof, each) for each in (LARGE, FEW, Topology()))
 
 
@@ -117,6 +113,6 @@ def test_the_case_of_a_job_that_no_size_rules_out(topology: Topology, few: Topol
     proof = importlib.import_module("unhang.prove.fixes.router_token_scale")
     case = cases.yours(proof, topology, "megatron-core", ())
     assert case is not None
-    assert (case.topology, case.harness, case.untouched) == (few, "ranks", DIFFERS)
+    assert (case.topology, case.untouched) == (few, DIFFERS)
     assert case.options["may_pass"] is may_pass
     assert not cases.ruled_out(proof, topology)

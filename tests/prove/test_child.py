@@ -44,7 +44,7 @@ def test_the_cases_can_be_read_without_torch() -> None:
 
 @needs_torch
 def test_a_proof_that_cannot_import_its_upstream_is_broken_not_hung() -> None:
-    case = Case("any", Topology(), "ranks", "hung")
+    case = Case("any", Topology(), "hung")
     answer = host.ask(sys.executable, "mtp-cp-deadlock", [], {"untouched": ({}, ["any"])}, [case])
     status, detail, _ = answer.outcomes["untouched"]["any"]
     assert status == "broken"

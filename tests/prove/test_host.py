@@ -14,7 +14,7 @@ from unhang.errors import UnhangError
 from unhang.prove import host
 from unhang.prove.cases import Case, Topology
 
-CASE = Case("any", Topology(cp=2), "ranks", "hung")
+CASE = Case("any", Topology(cp=2), "hung")
 
 
 @pytest.mark.parametrize(

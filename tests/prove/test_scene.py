@@ -161,7 +161,7 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
 
 def _scene(wrong: Any) -> Any:
     grid = [
-        Case(f"{x} on {ranks}", Topology(dp=ranks), "ranks", DIFFERS if x == 3 else PASSED, options={"x": x})
+        Case(f"{x} on {ranks}", Topology(dp=ranks), DIFFERS if x == 3 else PASSED, options={"x": x})
         for ranks in (1, 2)
         for x in range(5)
     ]

@@ -70,8 +70,6 @@ class Case(NamedTuple):
 
     name: str
     topology: Topology
-    harness: str
-    """``ranks``: real processes."""
     untouched: str
     """How the untouched source must end: ``passed`` for a control, else how the defect shows."""
     at: str = ""

@@ -18,7 +18,7 @@ SCORES = {"rouge-1": 77.777778, "rouge-2": 77.777778, "rouge-l": 77.777778, "ble
 
 
 def _wrong(metric: str, rank: int, told: list[dict[str, float]], **options: object) -> str:
-    case = Case("", Topology(dp=2), "ranks", PASSED, options={"metric": metric, **options})
+    case = Case("", Topology(dp=2), PASSED, options={"metric": metric, **options})
     right = [proof._wanted(case, number)[0] for number in range(2)]
     return proof.wrong(case, [told if number == rank else each for number, each in enumerate(right)])
 

@@ -23,7 +23,7 @@ WARM = ("torch", "transformers")
 def _case(name: str, samples: int, processes: int, kind: str, padding: bool, core: bool = False) -> Case:
     shows = DIFFERS if 0 < samples < processes and not padding else PASSED
     options = {"samples": samples, "kind": kind, "padding": padding}
-    return Case(name, Topology(dp=processes), "ranks", shows, "more than once" * (shows == DIFFERS), options, core)
+    return Case(name, Topology(dp=processes), shows, "more than once" * (shows == DIFFERS), options, core)
 
 
 CASES = (

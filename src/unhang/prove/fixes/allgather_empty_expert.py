@@ -34,13 +34,13 @@ _REFUSED = "moe_permute (mask map) requires num_out_tokens > 0, got 0"  # as Tra
 _NO_ROWS = "is invalid for input of size 0"
 _NO_BATCH = {"fusion": False, "empty": False, "dispatcher": "alltoall", "no_batch": True}
 CASES = (
-    Case("refuses", _EP2, "ranks", CRASHED, _REFUSED, {"refuses": True}, core=True),
-    Case("returns", _EP2, "ranks", CRASHED, _NO_ROWS, core=True),
-    Case("ep4-refuses", _EP4, "ranks", CRASHED, _REFUSED, {"refuses": True}),
-    Case("ep4-returns", _EP4, "ranks", CRASHED, _NO_ROWS),
-    Case("unfused", _EP2, "ranks", PASSED, options={"fusion": False}, core=True),
-    Case("tokens", _EP2, "ranks", PASSED, options={"empty": False}, core=True),
-    Case("alltoall-no-batch", _EP2, "ranks", PASSED, options=_NO_BATCH, core=True),
+    Case("refuses", _EP2, CRASHED, _REFUSED, {"refuses": True}, core=True),
+    Case("returns", _EP2, CRASHED, _NO_ROWS, core=True),
+    Case("ep4-refuses", _EP4, CRASHED, _REFUSED, {"refuses": True}),
+    Case("ep4-returns", _EP4, CRASHED, _NO_ROWS),
+    Case("unfused", _EP2, PASSED, options={"fusion": False}, core=True),
+    Case("tokens", _EP2, PASSED, options={"empty": False}, core=True),
+    Case("alltoall-no-batch", _EP2, PASSED, options=_NO_BATCH, core=True),
 )
 _CLASS = "MoEAllGatherTokenDispatcher"
 _PERMUTES = (f"{_CLASS}.dispatch_postprocess", f"{_CLASS}.token_permutation")
@@ -55,7 +55,6 @@ GRID = [
     Case(
         f"{'permuted' if of is _PERMUTES else 'unpermuted'}, {topology.text()}, {options}",
         topology,
-        "ranks",
         CRASHED
         if topology.ep > 1 and options.get("fusion", True) and options.get("kinds") not in _CONTROLS
         else PASSED,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Topology
 from ..ranks import megatron, moe_layer, shims
 from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
-from ..ranks.operations import ranges
+from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,21 +53,21 @@ def _cases() -> Iterator[Case]:
     for dispatcher in ("alltoall", "allgather"):
         for recompute in (False, True):
             name = dispatcher + ("-recompute" if recompute else "")
-            base = Case(name, _EP2, "ranks", PASSED, options={"dispatcher": dispatcher, "recompute": recompute})
+            base = Case(name, _EP2, PASSED, options={"dispatcher": dispatcher, "recompute": recompute})
             core = dispatcher == "alltoall" and not recompute
             yield _variant(base, "cuts", HUNG, each=True)._replace(core=core)
             yield _variant(base, "keeps", PASSED)._replace(core=core)
             yield _variant(base, "same", PASSED, cuts=True, compare=True)._replace(core=core)
-    padded = Case("fp8", _EP2, "ranks", PASSED, options={"dispatcher": "alltoall", "fp8": True})
+    padded = Case("fp8", _EP2, PASSED, options={"dispatcher": "alltoall", "fp8": True})
     yield _variant(padded, "cuts", HUNG)
     yield _variant(padded, "same", PASSED, cuts=True, compare=True)
     skipped = padded._replace(name="fp8-aligned", options={**padded.options, "aligned": True})
     yield _variant(skipped, "cuts", HUNG)._replace(core=True)
     yield _variant(skipped, "same", PASSED, cuts=True, compare=True)
-    on_input = Case("on-input", _EP2, "ranks", PASSED, options={"dispatcher": "alltoall", "on_input": True})
+    on_input = Case("on-input", _EP2, PASSED, options={"dispatcher": "alltoall", "on_input": True})
     yield _variant(on_input, "cuts", HUNG)
     yield _variant(on_input, "keeps", PASSED)
-    wrapped = Case("ddp", Topology(dp=4, ep=2), "ranks", PASSED, options={"dispatcher": "alltoall", "ddp": True})
+    wrapped = Case("ddp", Topology(dp=4, ep=2), PASSED, options={"dispatcher": "alltoall", "ddp": True})
     yield _variant(wrapped, "cuts", HUNG)._replace(untouched=CRASHED, at="finish_grad_sync")
     yield _variant(wrapped, "keeps", PASSED)
 
@@ -171,7 +171,7 @@ def _rows_of(options: Mapping[str, Any]) -> Iterable[str]:
 
 def _call(name: str, rows: str, untouched: str, options: Mapping[str, Any]) -> Case:
     options = {"dispatcher": "alltoall", "calls": (rows,), **options}
-    return Case(name, Topology(dp=options.get("dp", 1)), "ranks", untouched, options=options)
+    return Case(name, Topology(dp=options.get("dp", 1)), untouched, options=options)
 
 
 GRID = list(_grid())

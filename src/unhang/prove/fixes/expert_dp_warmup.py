@@ -21,7 +21,7 @@ from ..cases import DIFFERS, PASSED, Case, Topology, reduced
 from ..ranks import megatron, shims
 from ..ranks.around import Around, Filled
 from ..ranks.communicators import Use, Watch
-from ..ranks.operations import ranges
+from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -43,7 +43,7 @@ _TP, _PP, _CP = (Topology(dp=2, ep=2)._replace(**{name: 2}) for name in ("tp", "
 def _case(name: str, topology: Topology, core: bool = False, **options: Any) -> Case:
     """Return a case, a control where there is nothing to warm up."""
     is_cold = topology.ep > 1 and options.get("backend", "nccl") not in _NOT_SERVED and not options.get("ready")
-    return Case(name, topology, "ranks", *((DIFFERS, _COLD) if is_cold else (PASSED, "")), options, core)
+    return Case(name, topology, *((DIFFERS, _COLD) if is_cold else (PASSED, "")), options, core)
 
 
 CASES = (

@@ -27,13 +27,13 @@ _TWO = Topology(dp=2)
 _SWAPPED, _LOAD = "of another buffer", "fsdp2_load_full_state_dict"
 _ALIKE = {"sizes": (32, 32)}
 CASES = (
-    Case("same-size-2", _TWO, "ranks", DIFFERS, _SWAPPED, _ALIKE, core=True),
-    Case("same-size-4", Topology(dp=4), "ranks", DIFFERS, _SWAPPED, _ALIKE),
-    Case("same-size-2-offload", _TWO, "ranks", DIFFERS, _SWAPPED, {**_ALIKE, "offload": True}),
-    Case("other-size-2", _TWO, "ranks", CRASHED, _LOAD, {"sizes": (64, 32)}, core=True),
-    Case("one-order-2", _TWO, "ranks", PASSED, options={"sizes": (64, 32), "differ": False}, core=True),
-    Case("one-buffer-2", _TWO, "ranks", PASSED, options={"sizes": (64,)}),
-    Case("no-buffer-2", _TWO, "ranks", PASSED, options={"sizes": ()}),
+    Case("same-size-2", _TWO, DIFFERS, _SWAPPED, _ALIKE, core=True),
+    Case("same-size-4", Topology(dp=4), DIFFERS, _SWAPPED, _ALIKE),
+    Case("same-size-2-offload", _TWO, DIFFERS, _SWAPPED, {**_ALIKE, "offload": True}),
+    Case("other-size-2", _TWO, CRASHED, _LOAD, {"sizes": (64, 32)}, core=True),
+    Case("one-order-2", _TWO, PASSED, options={"sizes": (64, 32), "differ": False}, core=True),
+    Case("one-buffer-2", _TWO, PASSED, options={"sizes": (64,)}),
+    Case("no-buffer-2", _TWO, PASSED, options={"sizes": ()}),
 )
 _TABLES = {"full_attention": 0.0, "sliding_attention": 1000.0}
 """The first value in each table."""
@@ -49,7 +49,6 @@ GRID = [
     Case(
         f"{ranks} ranks, {buffers} buffers{'' if differ else ', one order'}{', offload' * offload}",
         Topology(dp=ranks),
-        "ranks",
         DIFFERS if differ and min(ranks, buffers) > 1 else PASSED,
         options={"names": _NAMES[:buffers], "differ": differ, "offload": offload},
     )
@@ -57,7 +56,7 @@ GRID = [
     if (differ or (ranks, buffers) == (2, 5)) and (buffers == 5 or (ranks < 4 and not offload))
 ]
 HELD = {"torch.__version__": "the torch that runs decides"}
-YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
+YOURS = Case("yours", Topology(), DIFFERS, _SWAPPED, _ALIKE)
 RULED_OUT = ("world", "one rank broadcasts to no other")
 
 

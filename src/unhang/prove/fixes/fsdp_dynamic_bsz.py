@@ -44,20 +44,18 @@ def _of(method: str, **options: Any) -> dict[str, Any]:
 
 
 CASES = (
-    Case("log-prob", _PAIR, "ranks", HUNG, _FORWARD, _of(_LOG_PROB), core=True),
-    Case("policy-update", _PAIR, "ranks", HUNG, _CLIP, _of(_POLICY), core=True),
-    Case("values", _PAIR, "ranks", HUNG, _FORWARD, _of(_VALUES), core=True),
-    Case("critic-update", _PAIR, "ranks", HUNG, _CLIP, _of(_CRITIC), core=True),
-    Case("static-batch", _PAIR, "ranks", PASSED, options={"methods": (*_METHODS,), "dynamic": False}, core=True),
-    Case(
-        "equal-lengths", _PAIR, "ranks", PASSED, options={"methods": (*_METHODS,), "lengths": (_LONG,) * 2}, core=True
-    ),
-    Case("four-ranks", _FOUR, "ranks", HUNG, _CLIP, _of(_CRITIC, long=2)),
-    Case("hybrid-policy-update", _FOUR, "ranks", HUNG, "rank", _of(_POLICY, long=2, **_HYBRID), core=True),
-    Case("hybrid-one-long-rank", _FOUR, "ranks", HUNG, "rank", _of(_CRITIC, **_HYBRID)),
+    Case("log-prob", _PAIR, HUNG, _FORWARD, _of(_LOG_PROB), core=True),
+    Case("policy-update", _PAIR, HUNG, _CLIP, _of(_POLICY), core=True),
+    Case("values", _PAIR, HUNG, _FORWARD, _of(_VALUES), core=True),
+    Case("critic-update", _PAIR, HUNG, _CLIP, _of(_CRITIC), core=True),
+    Case("static-batch", _PAIR, PASSED, options={"methods": (*_METHODS,), "dynamic": False}, core=True),
+    Case("equal-lengths", _PAIR, PASSED, options={"methods": (*_METHODS,), "lengths": (_LONG,) * 2}, core=True),
+    Case("four-ranks", _FOUR, HUNG, _CLIP, _of(_CRITIC, long=2)),
+    Case("hybrid-policy-update", _FOUR, HUNG, "rank", _of(_POLICY, long=2, **_HYBRID), core=True),
+    Case("hybrid-one-long-rank", _FOUR, HUNG, "rank", _of(_CRITIC, **_HYBRID)),
 )
 # the critic, because a branch has upstream's fix of the actor; FSDP's ranks are data parallel, whatever the sizes are
-YOURS = Case("yours", Topology(), "ranks", HUNG, _CLIP, _of(_CRITIC))
+YOURS = Case("yours", Topology(), HUNG, _CLIP, _of(_CRITIC))
 RULED_OUT = ("world", "one rank has no other to wait for")
 
 
@@ -78,7 +76,7 @@ def _setting(name: str, lengths: Sequence[Sequence[int]], of: Sequence[str] = (*
     is_control = not is_dynamic or len({_needed(rows) for rows in lengths}) == 1
     text = f"{name}, {'dynamic' if is_dynamic else 'static'}, {[sum(rows) for rows in lengths]}"
     options |= {"lengths": lengths, "of": [f"DataParallelPPO{_METHODS[method]}.{method}" for method in of]}
-    return Case(text, Topology(dp=len(lengths)), "ranks", PASSED if is_control else HUNG, options=options)
+    return Case(text, Topology(dp=len(lengths)), PASSED if is_control else HUNG, options=options)
 
 
 def _settings() -> Iterator[Case]:
@@ -118,7 +116,7 @@ def _settings() -> Iterator[Case]:
     for has_group, starts, same, more in itertools.product((False, True), (True, False), (True, False), kinds):
         job = {"group": has_group, "starts": starts, "same": same, **more}
         ends = DIFFERS if starts and same and not has_group else PASSED
-        yield Case(f"{_HELPER}: {job}", _PAIR, "ranks", ends, options={**job, "of": [_HELPER]})
+        yield Case(f"{_HELPER}: {job}", _PAIR, ends, options={**job, "of": [_HELPER]})
 
 
 GRID = [*_settings()]

@@ -24,12 +24,12 @@ _DIED, _SWAPPED = "rank 0 died", "is not that of the model without FSDP"
 _TWO = Topology(dp=2)
 _ALIKE, _UNLIKE = {"rows": (16, 16, 16)}, {"rows": (16, 16, 64)}
 CASES = (
-    Case("same-size-2", _TWO, "ranks", DIFFERS, _SWAPPED, _ALIKE, core=True),
-    Case("same-size-4", Topology(dp=4), "ranks", DIFFERS, _SWAPPED, _ALIKE),
-    Case("same-size-2-weights-whole", _TWO, "ranks", DIFFERS, _SWAPPED, {**_ALIKE, "strategy": "optim_grads"}),
-    Case("other-size-2", _TWO, "ranks", CRASHED, _DIED, _UNLIKE, core=True),
-    Case("one-order-2", _TWO, "ranks", PASSED, options={**_UNLIKE, "differ": False}, core=True),
-    Case("one-tower-2", _TWO, "ranks", PASSED, options={"rows": (16,)}, core=True),
+    Case("same-size-2", _TWO, DIFFERS, _SWAPPED, _ALIKE, core=True),
+    Case("same-size-4", Topology(dp=4), DIFFERS, _SWAPPED, _ALIKE),
+    Case("same-size-2-weights-whole", _TWO, DIFFERS, _SWAPPED, {**_ALIKE, "strategy": "optim_grads"}),
+    Case("other-size-2", _TWO, CRASHED, _DIED, _UNLIKE, core=True),
+    Case("one-order-2", _TWO, PASSED, options={**_UNLIKE, "differ": False}, core=True),
+    Case("one-tower-2", _TWO, PASSED, options={"rows": (16,)}, core=True),
 )
 _ORDERS = {1: ((0,), (0,)), 2: ((1, 0), (0, 1)), 4: ((0, 3, 2, 1), (0, 1, 2, 3))}
 """In which the towers are complete on even and on odd ranks."""
@@ -37,7 +37,6 @@ GRID = [
     Case(
         f"{ranks} ranks, {towers} towers, {strategy}{', a head' * head}{'' if differ else ', one order'}",
         Topology(dp=ranks),
-        "ranks",
         DIFFERS if differ and towers > 1 else PASSED,
         options={
             **{"rows": (16,) * towers, "orders": _ORDERS[towers], "differ": differ, "deep": towers < 4},
@@ -54,7 +53,7 @@ GRID = [
     )
 ]
 HELD = {r"param\.requires_grad": "newer hooks hand over no frozen parameter; those of older releases do"}
-YOURS = Case("yours", Topology(), "ranks", DIFFERS, _SWAPPED, _ALIKE)
+YOURS = Case("yours", Topology(), DIFFERS, _SWAPPED, _ALIKE)
 RULED_OUT = ("world", "one rank has no other to reduce gradients with")
 _ON = dict.fromkeys(("use_distributed_optimizer", "use_custom_fsdp", "use_megatron_fsdp"), True)
 _ON |= dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), True)

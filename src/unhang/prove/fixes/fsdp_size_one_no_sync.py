@@ -29,20 +29,19 @@ _TWO, _FOUR = Topology(dp=2), Topology(dp=4)
 _APART = "the weights of the ranks are"
 _ONE: dict[str, Any] = {"fsdp_size": 1}
 CASES = (
-    Case("size-1-of-2", _TWO, "ranks", DIFFERS, _APART, _ONE, core=True),
-    Case("size-1-of-4", _FOUR, "ranks", DIFFERS, _APART, _ONE),
-    Case("size-1-of-2-zero2", _TWO, "ranks", DIFFERS, _APART, {**_ONE, "zero3": False}),
-    Case("size-1-of-2-original-weights", _TWO, "ranks", DIFFERS, _APART, {**_ONE, "original": True}),
-    Case("size-1-of-2-micro-batches", _TWO, "ranks", DIFFERS, _APART, {**_ONE, "micro_batches": 3}),
-    Case("size-2-of-4", _FOUR, "ranks", PASSED, options={"fsdp_size": 2}, core=True),
-    Case("all-of-2", _TWO, "ranks", PASSED, options={"fsdp_size": -1}, core=True),
-    Case("one", Topology(), "ranks", PASSED, options=_ONE),
+    Case("size-1-of-2", _TWO, DIFFERS, _APART, _ONE, core=True),
+    Case("size-1-of-4", _FOUR, DIFFERS, _APART, _ONE),
+    Case("size-1-of-2-zero2", _TWO, DIFFERS, _APART, {**_ONE, "zero3": False}),
+    Case("size-1-of-2-original-weights", _TWO, DIFFERS, _APART, {**_ONE, "original": True}),
+    Case("size-1-of-2-micro-batches", _TWO, DIFFERS, _APART, {**_ONE, "micro_batches": 3}),
+    Case("size-2-of-4", _FOUR, PASSED, options={"fsdp_size": 2}, core=True),
+    Case("all-of-2", _TWO, PASSED, options={"fsdp_size": -1}, core=True),
+    Case("one", Topology(), PASSED, options=_ONE),
 )
 GRID = [
     Case(
         f"{' x '.join(map(str, mesh))}, {'zero3' if zero3 else 'zero2'}",
         Topology(dp=math.prod(mesh)),
-        "ranks",
         DIFFERS if len(mesh) == 2 and mesh[1] == 1 else PASSED,
         options={"mesh": mesh, "zero3": zero3},
     )
@@ -50,7 +49,7 @@ GRID = [
         ((1,), (2,), (4,), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (2, 1, 1), (2, 2, 1)), (True, False)
     )
 ]
-YOURS = Case("yours", Topology(), "ranks", DIFFERS, _APART, _ONE)
+YOURS = Case("yours", Topology(), DIFFERS, _APART, _ONE)
 RULED_OUT = ("world", "one rank has no other to average gradients with")
 _MODULES = ("verl.workers.engine.fsdp.utils", "verl.workers.fsdp_workers")
 _NAMES = {1: ("fsdp",), 2: ("ddp", "fsdp"), 3: ("ddp", "fsdp", "tp")}

@@ -25,20 +25,20 @@ _TWO, _FOUR = Topology(tp=2), Topology(tp=4)
 _SP, _BIAS, _QK = {"sequence_parallel": True}, {"norm": "LayerNorm"}, {"qk_layernorm": True}
 _FSDP = {"grad": "megatron-fsdp"}
 CASES = (
-    Case("tp2", _TWO, "ranks", DIFFERS, _NORM, core=True),
-    Case("tp2-bias", _TWO, "ranks", DIFFERS, f"{_NORM}bias", _BIAS, core=True),
-    Case("tp4", _FOUR, "ranks", DIFFERS, _NORM),
-    Case("tp2-dp2", Topology(tp=2, dp=2), "ranks", DIFFERS, _NORM),
-    Case("tp2-sequence-parallel", _TWO, "ranks", PASSED, options=_SP, core=True),
-    Case("tp2-bias-sequence-parallel", _TWO, "ranks", PASSED, options={**_SP, **_BIAS}),
-    Case("tp1", Topology(), "ranks", PASSED, core=True),
+    Case("tp2", _TWO, DIFFERS, _NORM, core=True),
+    Case("tp2-bias", _TWO, DIFFERS, f"{_NORM}bias", _BIAS, core=True),
+    Case("tp4", _FOUR, DIFFERS, _NORM),
+    Case("tp2-dp2", Topology(tp=2, dp=2), DIFFERS, _NORM),
+    Case("tp2-sequence-parallel", _TWO, PASSED, options=_SP, core=True),
+    Case("tp2-bias-sequence-parallel", _TWO, PASSED, options={**_SP, **_BIAS}),
+    Case("tp1", Topology(), PASSED, core=True),
 )
 _SUMS = "_allreduce_non_tensor_model_parallel_grads"
 _GATED = ("GatedDeltaNet._torch_compiled_gated_norm", "GatedDeltaNet._apply_gated_norm", "_GDNBase._apply_gated_norm")
 GRID = [
     *(it._replace(options={**it.options, "of": [_SUMS]}) for it in CASES),
     *(
-        Case(name, _TWO, "ranks", untouched, options={**options, "of": [_SUMS]})
+        Case(name, _TWO, untouched, options={**options, "of": [_SUMS]})
         for name, untouched, options in (
             ("norms of query and key", DIFFERS, _QK),
             ("norms of query and key, sequence parallel", PASSED, {**_QK, **_SP}),
@@ -49,8 +49,8 @@ GRID = [
             ("frozen", PASSED, {"lacks": "frozen"}),
         )
     ),
-    Case("a gated norm", _TWO, "ranks", DIFFERS, options={"of": _GATED}),
-    Case("a gated norm of all heads", Topology(), "ranks", PASSED, options={"of": _GATED}),
+    Case("a gated norm", _TWO, DIFFERS, options={"of": _GATED}),
+    Case("a gated norm of all heads", Topology(), PASSED, options={"of": _GATED}),
 ]
 _LAYER = "decoder.layers.1"
 _PART, _WHOLE, _MEAN, _SPLIT = "part", "whole", "mean", "split"
@@ -67,7 +67,7 @@ _OTHERS = {
     f"{_LAYER}.mlp.router.weight": _MEAN,
 }
 _OF_QK = dict.fromkeys((f"decoder.layers.0.self_attention.{it}_layernorm.weight" for it in "qk"), _PART)
-YOURS = Case("yours", _TWO, "ranks", DIFFERS, _NORM)
+YOURS = Case("yours", _TWO, DIFFERS, _NORM)
 RULED_OUT = ("tp", "with TP 1 one rank has all heads")
 _TOKENS, _WIDTH = 8, 3
 

@@ -37,16 +37,16 @@ _REDUCE = "transformer/moe/moe_"  # the file of the all-reduce: moe_utils.py, or
 _PP3 = Topology(pp=3)
 _EVERYWHERE, _NOT_HYBRID = {"pattern": "ME*EEMEM"}, {"pattern": ""}
 CASES = (
-    Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
-    Case("pp3-mtp", _PP3, "ranks", CRASHED, _REDUCE, {"mtp": 1}),
-    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", CRASHED, _REDUCE, {"pattern": "M*M*EEME"}),
-    Case("pp3-experts-on-all-stages", _PP3, "ranks", PASSED, options=_EVERYWHERE, core=True),
-    Case("pp3-not-hybrid", _PP3, "ranks", PASSED, options=_NOT_HYBRID, core=True),
-    Case("pp3-not-hybrid-mtp", _PP3, "ranks", PASSED, options={**_NOT_HYBRID, "mtp": 1}),
+    Case("pp3", _PP3, CRASHED, _REDUCE, core=True),
+    Case("pp3-mtp", _PP3, CRASHED, _REDUCE, {"mtp": 1}),
+    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), CRASHED, _REDUCE, {"pattern": "M*M*EEME"}),
+    Case("pp3-experts-on-all-stages", _PP3, PASSED, options=_EVERYWHERE, core=True),
+    Case("pp3-not-hybrid", _PP3, PASSED, options=_NOT_HYBRID, core=True),
+    Case("pp3-not-hybrid-mtp", _PP3, PASSED, options={**_NOT_HYBRID, "mtp": 1}),
 )
 _PATTERN, _LAYERS = "M*ME*EME", 8
 _DENSE = [0, 0, 1, 1, 1, 1, 1, 1]
-YOURS = Case("yours", Topology(), "ranks", CRASHED, _REDUCE)  # a hybrid model, no MoE layer on the first stage
+YOURS = Case("yours", Topology(), CRASHED, _REDUCE)  # a hybrid model, no MoE layer on the first stage
 RULED_OUT = ("pp", "with PP 1 there is one stage, and it has MoE layers")
 _LOSSES = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing_loss"}
 _LOSSES |= {"global_aux_loss": "global_load_balancing_loss"}
@@ -65,13 +65,13 @@ def _grid() -> Iterator[Case]:
     often = itertools.cycle((1, [0, 0, 0, 0, 0, 0, 1, 1, 0, 1], None, 3, [1, 0, 1, 0, 0, 1, 0, 1, 1, 0]))
     few: tuple[dict[str, Any], ...] = ({}, {"losses": ["seq_aux_loss", *_LOSSES]}, {"losses": "none"}, {"z_loss": None})
     losses = itertools.cycle(few)
-    yield Case("no experts", Topology(), "ranks", PASSED, options={"experts": None})
+    yield Case("no experts", Topology(), PASSED, options={"experts": None})
     for pattern, depth in itertools.product(patterns, layers):
         options: dict[str, Any] = {"pattern": pattern, **depth, "layers": len(pattern) or 8, **next(losses)}
         frequency = next(often)
         options["frequency"] = frequency[-options["layers"] :] if isinstance(frequency, list) else frequency
         name = ", ".join(f"{name} {value}" for name, value in options.items())
-        case = Case(name, Topology(pp=2), "ranks", PASSED, options=options)
+        case = Case(name, Topology(pp=2), PASSED, options=options)
         yield case._replace(untouched=MISMATCH if pattern and not any(_experts(case)[: len(pattern) // 2]) else PASSED)
 
 

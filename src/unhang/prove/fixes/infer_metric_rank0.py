@@ -28,15 +28,15 @@ _COMPUTE = "in compute"
 _TWO = Topology(dp=2)
 _ACC, _ROUGE = {"metric": "acc"}, {"metric": "rouge"}
 CASES = (
-    Case("acc-2", _TWO, "ranks", HUNG, _COMPUTE, _ACC, core=True),
-    Case("acc-4", Topology(dp=4), "ranks", HUNG, _COMPUTE, _ACC),
-    Case("acc-2-no-rows", _TWO, "ranks", HUNG, _COMPUTE, {**_ACC, "rows": 0}),
-    Case("rouge-2", _TWO, "ranks", HUNG, _COMPUTE, _ROUGE, core=True),
-    Case("rouge-4", Topology(dp=4), "ranks", HUNG, _COMPUTE, _ROUGE),
-    Case("acc-1", Topology(), "ranks", PASSED, options=_ACC, core=True),
-    Case("rouge-1", Topology(), "ranks", PASSED, options=_ROUGE),
-    Case("trainer-2", _TWO, "ranks", PASSED, options={"metric": "rouge of a trainer"}, core=True),
-    Case("training-2", _TWO, "ranks", PASSED, options={"metric": "mean of all ranks"}, core=True),
+    Case("acc-2", _TWO, HUNG, _COMPUTE, _ACC, core=True),
+    Case("acc-4", Topology(dp=4), HUNG, _COMPUTE, _ACC),
+    Case("acc-2-no-rows", _TWO, HUNG, _COMPUTE, {**_ACC, "rows": 0}),
+    Case("rouge-2", _TWO, HUNG, _COMPUTE, _ROUGE, core=True),
+    Case("rouge-4", Topology(dp=4), HUNG, _COMPUTE, _ROUGE),
+    Case("acc-1", Topology(), PASSED, options=_ACC, core=True),
+    Case("rouge-1", Topology(), PASSED, options=_ROUGE),
+    Case("trainer-2", _TWO, PASSED, options={"metric": "rouge of a trainer"}, core=True),
+    Case("training-2", _TWO, PASSED, options={"metric": "mean of all ranks"}, core=True),
 )
 _ROWS = (("a b c", "a b c"), ("a b d", "a x y"), ("a b d", "a b d"))
 _SPECIAL = (("", "ab"), ("ab", ""), (".", "ab"), ("ab", "."), (" ", "a b"))
@@ -76,7 +76,7 @@ _METRIC = ("swift.metrics.nlg", "swift.plugin.metric")
 _MEAN = ("swift.metrics.utils", "swift.plugin.metric")
 _MASTER = "swift.utils.env"
 _REAL = {*_INFER, *_METRIC, *_MEAN, _MASTER}
-YOURS = Case("yours", Topology(), "ranks", HUNG, _COMPUTE, _ACC)
+YOURS = Case("yours", Topology(), HUNG, _COMPUTE, _ACC)
 RULED_OUT = ("world", "one process has no other to wait for")
 
 
@@ -256,7 +256,6 @@ GRID = [
     Case(
         f"{name} on {ranks}{'' if up else ' without a group'}",
         Topology(dp=ranks),
-        "ranks",
         PASSED if ranks == 1 or options["metric"] in _EVERYWHERE or "scorer" in options else HUNG,
         options={**options, "up": up, "of": functions},
     )

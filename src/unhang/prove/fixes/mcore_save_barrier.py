@@ -26,18 +26,17 @@ WARM = ("torch", "transformers.dynamic_module_utils", "transformers.trainer", "d
 _WHERE = "in safe_ddp_context"
 _TWO = Topology(dp=2)
 CASES = (
-    Case("two", _TWO, "ranks", HUNG, _WHERE, {"remote": True}, core=True),
-    Case("four", Topology(dp=4), "ranks", HUNG, _WHERE, {"remote": True}),
-    Case("two-no-code", _TWO, "ranks", PASSED, options={"remote": False}, core=True),
-    Case("two-own-model", _TWO, "ranks", PASSED, options={"remote": True, "own": True}, core=True),
-    Case("one", Topology(), "ranks", PASSED, options={"remote": True}),
+    Case("two", _TWO, HUNG, _WHERE, {"remote": True}, core=True),
+    Case("four", Topology(dp=4), HUNG, _WHERE, {"remote": True}),
+    Case("two-no-code", _TWO, PASSED, options={"remote": False}, core=True),
+    Case("two-own-model", _TWO, PASSED, options={"remote": True, "own": True}, core=True),
+    Case("one", Topology(), PASSED, options={"remote": True}),
 )
 _BOTH = ("args", "processor")
 GRID = [
     Case(
         f"{ranks} ranks, remote {remote}, own model {own}, {' and '.join(given)}, peft {peft}, {model}",
         Topology(dp=ranks),
-        "ranks",
         HUNG if remote and not own and given == _BOTH and ranks > 1 else PASSED,
         options={"remote": remote, "own": own, "given": given, "peft": peft, "model": model},
     )
@@ -56,7 +55,7 @@ HELD = {
     "task_type|is_multimodal|_auto_class|FileNotFoundError|modules_to_not_convert": _LATER,
 }
 _REAL = {f"swift.{name}" for name in ("utils.env", "utils.torch_utils", "model.patcher", "megatron.init")}
-YOURS = Case("yours", Topology(), "ranks", HUNG, _WHERE, {"remote": True})
+YOURS = Case("yours", Topology(), HUNG, _WHERE, {"remote": True})
 RULED_OUT = ("world", "one process waits for no other")
 
 

@@ -28,13 +28,13 @@ _FLOAT64 = "rank 0 torch.float64"
 _TWO, _FOUR = Topology(dp=2), Topology(dp=4)
 _SEQ, _TOKEN = {"strategy": "seq"}, {"strategy": "token"}
 CASES = (
-    Case("seq-2", _TWO, "ranks", DIFFERS, _FLOAT64, _SEQ, core=True),
-    Case("seq-4", _FOUR, "ranks", DIFFERS, _FLOAT64, _SEQ),
-    Case("seq-2-gloo", _TWO, "ranks", CRASHED, "died", {**_SEQ, "reduces": True}, core=True),
-    Case("seq-2-all-update", _TWO, "ranks", PASSED, options={**_SEQ, "updates": "all"}, core=True),
-    Case("token-2", _TWO, "ranks", PASSED, options=_TOKEN, core=True),
-    Case("no-update-2", _TWO, "ranks", PASSED, options={**_SEQ, "updates": "none"}, core=True),
-    Case("seq-1", Topology(), "ranks", PASSED, options=_SEQ),
+    Case("seq-2", _TWO, DIFFERS, _FLOAT64, _SEQ, core=True),
+    Case("seq-4", _FOUR, DIFFERS, _FLOAT64, _SEQ),
+    Case("seq-2-gloo", _TWO, CRASHED, "died", {**_SEQ, "reduces": True}, core=True),
+    Case("seq-2-all-update", _TWO, PASSED, options={**_SEQ, "updates": "all"}, core=True),
+    Case("token-2", _TWO, PASSED, options=_TOKEN, core=True),
+    Case("no-update-2", _TWO, PASSED, options={**_SEQ, "updates": "none"}, core=True),
+    Case("seq-1", Topology(), PASSED, options=_SEQ),
 )
 _UPDATES: dict[str, Callable[[int], bool]] = {
     "first": lambda rank: rank == 0,
@@ -60,7 +60,6 @@ GRID = [
     Case(
         f"{ranks} ranks, {strategy}, {updates}, {rows}, nan {nan}, {group}, {place}",
         Topology(dp=ranks),
-        "ranks",
         DIFFERS if _is_unequal(min(ranks, 2), strategy, updates, rows, place) else PASSED,
         options={
             **{"strategy": strategy, "updates": updates, "rows": rows},
@@ -77,7 +76,7 @@ _ROWS = {"some right": [[1, 2, 3, 4], [1, 2, 3, 9]], "none right": [[9, 9, 9, 9]
 _WANTED = [[1, 2, 3, 4], [1, 2, 3, 4]]
 _SUMS = {"some right": {"seq": (1, 2), "token": (7, 8)}, "none right": {"seq": (0, 2), "token": (0, 8)}}
 """How many sequences, or tokens, are right, and of how many."""
-YOURS = Case("yours", Topology(), "ranks", DIFFERS, _FLOAT64, _SEQ)
+YOURS = Case("yours", Topology(), DIFFERS, _FLOAT64, _SEQ)
 RULED_OUT = ("world", "one process has no other to disagree with")
 
 

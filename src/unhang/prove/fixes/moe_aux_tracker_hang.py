@@ -25,16 +25,16 @@ _REDUCE = "reduce_aux_losses_tracker_across_ranks"
 _NO_MTP, _MOE = {"mtp": None}, {"dense": 0}
 _PP3 = Topology(pp=3)
 CASES = (
-    Case("pp3", _PP3, "ranks", CRASHED, _REDUCE, core=True),
-    Case("pp3-two-mtp-layers", _PP3, "ranks", HUNG, _REDUCE, {"mtp": 2}),
-    Case("pp3-two-dense-stages", _PP3, "ranks", CRASHED, _REDUCE, {"dense": 2}),
-    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", CRASHED, _REDUCE),
-    Case("pp3-no-mtp", _PP3, "ranks", PASSED, options=_NO_MTP, core=True),
-    Case("pp3-moe-on-all-stages", _PP3, "ranks", PASSED, options=_MOE, core=True),
-    Case("pp1", Topology(dp=2), "ranks", PASSED, options=_MOE),
+    Case("pp3", _PP3, CRASHED, _REDUCE, core=True),
+    Case("pp3-two-mtp-layers", _PP3, HUNG, _REDUCE, {"mtp": 2}),
+    Case("pp3-two-dense-stages", _PP3, CRASHED, _REDUCE, {"dense": 2}),
+    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), CRASHED, _REDUCE),
+    Case("pp3-no-mtp", _PP3, PASSED, options=_NO_MTP, core=True),
+    Case("pp3-moe-on-all-stages", _PP3, PASSED, options=_MOE, core=True),
+    Case("pp1", Topology(dp=2), PASSED, options=_MOE),
 )
 _LAYERS = 8
-YOURS = Case("yours", Topology(), "ranks", CRASHED, _REDUCE)  # one MTP layer, no MoE layer on the first stage
+YOURS = Case("yours", Topology(), CRASHED, _REDUCE)  # one MTP layer, no MoE layer on the first stage
 RULED_OUT = ("pp", "with PP 1 there is one stage, and it has MoE layers")
 _LEFT_OUT: dict[str, tuple[str, ...]] = {
     "writer": ("wandb_writer",),
@@ -60,7 +60,7 @@ def _grid() -> Any:
     for topology, frequencies in _JOBS.items():
         for frequency, mtp in [*itertools.product(frequencies, (None, 2)), *itertools.product(frequencies[:1], (0, 1))]:
             options = {"layers": 6 if topology.pp == 3 else 4, "frequency": frequency, "mtp": mtp}
-            case = Case("", topology, "ranks", PASSED, options=options)
+            case = Case("", topology, PASSED, options=options)
             routed = [routers.numbers(_experts(case), mtp, topology.pp, stage) for stage in range(topology.pp)]
             for force, names in ((True, 2), next(others)):
                 if (force and names) or all(routed):

@@ -27,15 +27,15 @@ _REDUCE = "reduce_loss_in_tracker"
 _NONE, _OFF = {"micro_batches": 0}, {"mtp": False}
 _CP, _SMALL = Topology(cp=2), Topology(tp=2, pp=2, cp=2)
 CASES = (
-    Case("cp2", _CP, "ranks", HUNG, _REDUCE, core=True),
-    Case("dp2", Topology(dp=2), "ranks", PASSED, core=True),
-    Case("tp2-pp2-cp2", _SMALL, "ranks", HUNG, _REDUCE),
-    Case("tp2-pp2-cp2-virtual", _SMALL, "ranks", HUNG, _REDUCE, {"chunks": 2}),
-    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), "ranks", PASSED),
-    Case("tp2-pp4-cp2", Topology(tp=2, pp=4, cp=2), "ranks", HUNG, _REDUCE),
-    Case("no-micro-batch", _CP, "ranks", CRASHED, "get_megatron_mtp_loss", _NONE, core=True),
-    Case("one-micro-batch", _SMALL, "ranks", HUNG, _REDUCE, {"micro_batches": 1}, core=True),
-    Case("mtp-off", _SMALL, "ranks", PASSED, options=_OFF, core=True),
+    Case("cp2", _CP, HUNG, _REDUCE, core=True),
+    Case("dp2", Topology(dp=2), PASSED, core=True),
+    Case("tp2-pp2-cp2", _SMALL, HUNG, _REDUCE),
+    Case("tp2-pp2-cp2-virtual", _SMALL, HUNG, _REDUCE, {"chunks": 2}),
+    Case("tp2-pp2-dp2", Topology(tp=2, pp=2, dp=2), PASSED),
+    Case("tp2-pp4-cp2", Topology(tp=2, pp=4, cp=2), HUNG, _REDUCE),
+    Case("no-micro-batch", _CP, CRASHED, "get_megatron_mtp_loss", _NONE, core=True),
+    Case("one-micro-batch", _SMALL, HUNG, _REDUCE, {"micro_batches": 1}, core=True),
+    Case("mtp-off", _SMALL, PASSED, options=_OFF, core=True),
 )
 _ONE, _FOUR, _FORWARD = {"micro_batches": 1}, {"micro_batches": 4}, {"forward": True}
 _REPLAY, _RECORDS, _DYNAMIC = {"replay": "R3"}, {**_FORWARD, "replay": "R2"}, {"dynamic": "zigzag"}
@@ -57,7 +57,6 @@ GRID = [
     Case(
         f"{topology.text()}, {options}",
         topology,
-        "ranks",
         CRASHED if options == _NONE else HUNG if topology.cp > 1 and options.get("mtp", True) else PASSED,
         options={**options, "beyond": options == _NONE},  # upstream divides by no micro-batches
     )
@@ -79,8 +78,8 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     topology = reduced(topology)
     chunks = {"chunks": topology.vpp} if topology.vpp > 1 else {}
     if topology.cp > 1:
-        return Case("yours", topology, "ranks", HUNG, _REDUCE, chunks)
-    return Case("yours", topology, "ranks", PASSED, options=chunks)
+        return Case("yours", topology, HUNG, _REDUCE, chunks)
+    return Case("yours", topology, PASSED, options=chunks)
 
 
 def has_feature(function: ast.FunctionDef) -> bool:

@@ -21,18 +21,17 @@ _TWO = Topology(tp=2)
 _WRONG = "the gradient"
 _TRANSPOSED, _SPREAD, _PLAIN = {"layout": "transposed"}, {"layout": "spread"}, {"layout": "plain"}
 CASES = (
-    Case("tp2-transposed", _TWO, "ranks", DIFFERS, _WRONG, _TRANSPOSED, core=True),
-    Case("tp2-spread", _TWO, "ranks", DIFFERS, _WRONG, _SPREAD, core=True),
-    Case("tp4-transposed", Topology(tp=4), "ranks", DIFFERS, _WRONG, _TRANSPOSED),
-    Case("tp2-plain", _TWO, "ranks", PASSED, options=_PLAIN, core=True),
-    Case("tp4-plain", Topology(tp=4), "ranks", PASSED, options=_PLAIN),
-    Case("tp1-transposed", Topology(), "ranks", PASSED, options=_TRANSPOSED, core=True),
+    Case("tp2-transposed", _TWO, DIFFERS, _WRONG, _TRANSPOSED, core=True),
+    Case("tp2-spread", _TWO, DIFFERS, _WRONG, _SPREAD, core=True),
+    Case("tp4-transposed", Topology(tp=4), DIFFERS, _WRONG, _TRANSPOSED),
+    Case("tp2-plain", _TWO, PASSED, options=_PLAIN, core=True),
+    Case("tp4-plain", Topology(tp=4), PASSED, options=_PLAIN),
+    Case("tp1-transposed", Topology(), PASSED, options=_TRANSPOSED, core=True),
 )
 GRID = [
     Case(
         f"{layout}, TP {topology.tp}, DP {topology.dp}",
         topology,
-        "ranks",
         PASSED if topology.tp == 1 or layout == "plain" else DIFFERS,
         options={"layout": layout},
     )
@@ -40,7 +39,7 @@ GRID = [
         (Topology(), _TWO, Topology(tp=2, dp=2), Topology(tp=4)), ("plain", "transposed", "spread")
     )
 ]
-YOURS = Case("yours", _TWO, "ranks", DIFFERS, _WRONG, _TRANSPOSED)
+YOURS = Case("yours", _TWO, DIFFERS, _WRONG, _TRANSPOSED)
 RULED_OUT = ("tp", "with TP 1 there is nothing to sum")
 
 

@@ -53,11 +53,11 @@ _GLOBAL = "_apply_global_aux_loss"
 
 def _case(name: str, topology: Topology, loss: Loss, core: bool = True) -> Case:
     """Return a case that some releases pass: it depends on what they multiply by, and on whether they know padding."""
-    return Case(name, topology, "ranks", DIFFERS, loss.kind, {"losses": (loss,), "may_pass": True}, core)
+    return Case(name, topology, DIFFERS, loss.kind, {"losses": (loss,), "may_pass": True}, core)
 
 
 def _control(name: str, topology: Topology, *losses: Loss, **options: Any) -> Case:
-    return Case(name, topology, "ranks", PASSED, options={"losses": losses, **options}, core=True)
+    return Case(name, topology, PASSED, options={"losses": losses, **options}, core=True)
 
 
 CASES = (
@@ -126,9 +126,7 @@ def _setting(of: str, topology: Topology, loss: Loss, **options: Any) -> Case:
     about = "".join(f", {name} {value}" for name, value in options.items())
     name = f"{of}: {loss.text()}, TP {topology.tp}, CP {topology.cp}, DP {topology.dp}{about}"
     is_right = topology.world == 1 or options.get("per_token") is False
-    return Case(
-        name, topology, "ranks", PASSED if is_right else DIFFERS, options={"losses": (loss,), "of": [of], **options}
-    )
+    return Case(name, topology, PASSED if is_right else DIFFERS, options={"losses": (loss,), "of": [of], **options})
 
 
 GRID = [*_settings()]
@@ -140,7 +138,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     """Return the case of a user's job, of at most two ranks of TP and CP each. Without any, some releases pass."""
     few = Topology(tp=min(topology.tp, 2), cp=min(topology.cp, 2))
     losses = (Loss(AUX), Loss(AUX, EVEN), Loss(SEQUENCE, sequences=2), Loss(Z))
-    return Case("yours", few, "ranks", DIFFERS, "_loss", {"losses": losses, "may_pass": few.world == 1})
+    return Case("yours", few, DIFFERS, "_loss", {"losses": losses, "may_pass": few.world == 1})
 
 
 def caveat(case: Case) -> str:

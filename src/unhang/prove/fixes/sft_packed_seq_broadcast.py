@@ -19,7 +19,7 @@ from unittest import mock
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology, reduced
 from ..ranks import megatron, shims, sites
-from ..ranks.operations import ranges
+from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,17 +32,17 @@ OVERFLOW = "Storage size calculation overflowed"
 _VIRTUAL, _MTP, _MASK, _PLAIN, _HYBRID = {"chunks": 2}, {"mtp": True}, {"mask": True}, {"sft": False}, {"hybrid": True}
 _SMALL = Topology(tp=2, pp=4)
 CASES = (
-    Case("tp2-pp2", Topology(tp=2, pp=2), "ranks", DIFFERS, LAST, core=True),
-    Case("tp2-pp4", _SMALL, "ranks", DIFFERS, MIDDLE, core=True),
-    Case("tp2-pp4-virtual", _SMALL, "ranks", DIFFERS, LAST, _VIRTUAL),
-    Case("tp2-pp4-virtual-mtp", _SMALL, "ranks", DIFFERS, LAST, {**_VIRTUAL, **_MTP}),
-    Case("tp2-pp4-mtp", _SMALL, "ranks", DIFFERS, MIDDLE, _MTP),
-    Case("tp2-pp4-mask", _SMALL, "ranks", DIFFERS, MIDDLE, _MASK),
-    Case("tp2-pp3-cp2", Topology(tp=2, pp=3, cp=2), "ranks", DIFFERS, LAST),
-    Case("tp2-pp1", Topology(tp=2), "ranks", PASSED, core=True),
-    Case("tp1-pp4", Topology(pp=4), "ranks", PASSED, core=True),
-    Case("tp2-pp4-no-sft", _SMALL, "ranks", PASSED, options=_PLAIN, core=True),
-    Case("tp2-pp4-no-sft-hybrid", _SMALL, "ranks", PASSED, options={**_PLAIN, **_HYBRID}),
+    Case("tp2-pp2", Topology(tp=2, pp=2), DIFFERS, LAST, core=True),
+    Case("tp2-pp4", _SMALL, DIFFERS, MIDDLE, core=True),
+    Case("tp2-pp4-virtual", _SMALL, DIFFERS, LAST, _VIRTUAL),
+    Case("tp2-pp4-virtual-mtp", _SMALL, DIFFERS, LAST, {**_VIRTUAL, **_MTP}),
+    Case("tp2-pp4-mtp", _SMALL, DIFFERS, MIDDLE, _MTP),
+    Case("tp2-pp4-mask", _SMALL, DIFFERS, MIDDLE, _MASK),
+    Case("tp2-pp3-cp2", Topology(tp=2, pp=3, cp=2), DIFFERS, LAST),
+    Case("tp2-pp1", Topology(tp=2), PASSED, core=True),
+    Case("tp1-pp4", Topology(pp=4), PASSED, core=True),
+    Case("tp2-pp4-no-sft", _SMALL, PASSED, options=_PLAIN, core=True),
+    Case("tp2-pp4-no-sft-hybrid", _SMALL, PASSED, options={**_PLAIN, **_HYBRID}),
 )
 # In 0.16 sender and receivers issue different broadcasts on every stage, and gloo takes one for another.
 CASES_0_16 = tuple(
@@ -77,7 +77,6 @@ GRID = [
     Case(
         f"{topology.text()}, {options}",
         topology,
-        "ranks",
         DIFFERS if topology.tp > 1 < topology.pp and options.get("sft", True) else PASSED,
         options=options,
     )
@@ -120,7 +119,7 @@ def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job."""
     topology = reduced(topology)
-    yours = Case("yours", topology, "ranks", PASSED, options={"chunks": topology.vpp} if topology.vpp > 1 else {})
+    yours = Case("yours", topology, PASSED, options={"chunks": topology.vpp} if topology.vpp > 1 else {})
     if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
         return yours._replace(untouched=CRASHED, at=OVERFLOW)
     if topology.pp > 1 < topology.tp or (topology.pp > 2 and not _NULLING.isdisjoint(shapes)):

@@ -27,16 +27,16 @@ _GRPO: dict[str, Any] = {"loss": "grpo"}
 _GKD: dict[str, Any] = {"loss": "gkd"}
 _PEAKED, _BATCH = {"scale": 8.0}, {"batch": 2, "transposed": True}
 CASES = (
-    Case("grpo-tp2", _TWO, "ranks", DIFFERS, _WRONG, _GRPO, core=True),
-    Case("grpo-tp2-peaked", _TWO, "ranks", DIFFERS, _WRONG, {**_GRPO, **_PEAKED}, core=True),
-    Case("grpo-tp2-batch", _TWO, "ranks", DIFFERS, _WRONG, {**_GRPO, **_BATCH}),
-    Case("grpo-tp4", _FOUR, "ranks", DIFFERS, _WRONG, _GRPO),
-    Case("gkd-tp2", _TWO, "ranks", DIFFERS, _WRONG, _GKD, core=True),
-    Case("gkd-tp2-peaked", _TWO, "ranks", DIFFERS, _WRONG, {**_GKD, **_PEAKED}),
-    Case("gkd-tp2-batch", _TWO, "ranks", DIFFERS, _WRONG, {**_GKD, **_BATCH}),
-    Case("grpo-tp1", Topology(), "ranks", PASSED, options=_GRPO, core=True),
-    Case("gkd-tp1", Topology(), "ranks", PASSED, options=_GKD),
-    Case("grpo-tp2-no-gradient", _TWO, "ranks", PASSED, options={**_GRPO, "grad": False}, core=True),
+    Case("grpo-tp2", _TWO, DIFFERS, _WRONG, _GRPO, core=True),
+    Case("grpo-tp2-peaked", _TWO, DIFFERS, _WRONG, {**_GRPO, **_PEAKED}, core=True),
+    Case("grpo-tp2-batch", _TWO, DIFFERS, _WRONG, {**_GRPO, **_BATCH}),
+    Case("grpo-tp4", _FOUR, DIFFERS, _WRONG, _GRPO),
+    Case("gkd-tp2", _TWO, DIFFERS, _WRONG, _GKD, core=True),
+    Case("gkd-tp2-peaked", _TWO, DIFFERS, _WRONG, {**_GKD, **_PEAKED}),
+    Case("gkd-tp2-batch", _TWO, DIFFERS, _WRONG, {**_GKD, **_BATCH}),
+    Case("grpo-tp1", Topology(), PASSED, options=_GRPO, core=True),
+    Case("gkd-tp1", Topology(), PASSED, options=_GKD),
+    Case("grpo-tp2-no-gradient", _TWO, PASSED, options={**_GRPO, "grad": False}, core=True),
 )
 _KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -49,7 +49,6 @@ GRID = [
     Case(
         f"{loss}, {kind}, {'gradient' if grad else 'no gradient'}, TP {topology.tp}, DP {topology.dp}",
         topology,
-        "ranks",
         DIFFERS if grad and topology.tp > 1 else PASSED,
         # of GRPO's functions none takes such a view from ms-swift 4.6 on
         options={"loss": loss, "grad": grad, **_KINDS[kind], "transposed": kind == "batch" and loss == "gkd"},
@@ -58,7 +57,7 @@ GRID = [
         (Topology(), _TWO, Topology(tp=2, dp=2), _FOUR), ("grpo", "gkd"), _KINDS, (True, False)
     )
 ]
-YOURS = Case("yours", _TWO, "ranks", DIFFERS, _WRONG, _GRPO)
+YOURS = Case("yours", _TWO, DIFFERS, _WRONG, _GRPO)
 RULED_OUT = ("tp", "without shards of the vocabulary, the function is torch's own")
 _VOCABULARY, _HIDDEN, _TOKENS = 16, 6, 9
 _MODULE = "swift.megatron.trainers.vocab_parallel_utils"

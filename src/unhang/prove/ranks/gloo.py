@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Outcome
 from . import processor_time, stacks, tidy
 from .meet import Stuck
-from .operations import ranges
+from .rank_numbers import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

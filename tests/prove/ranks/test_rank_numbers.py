@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.prove.ranks.operations import ranges
+from unhang.prove.ranks.rank_numbers import ranges
 
 
 def test_ranks_are_shown_as_ranges() -> None:
