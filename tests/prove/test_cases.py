@@ -44,7 +44,6 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
         (
             "allgather_empty_expert",
             Topology(dp=2, ep=2),
-            "ranks",
             CRASHED,
             LARGE._replace(ep=1),
             "with EP 1 every rank",
@@ -54,7 +53,6 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
         (
             "expert_grad_norm",
             Topology(tp=2, ep=2),
-            "ranks",
             DIFFERS,
             LARGE._replace(tp=1),
             "with TP 1 no other rank has",
@@ -70,7 +68,6 @@ def test_a_large_job_becomes_the_smallest_that_has_its_dimensions(topology: Topo
         (
             "reduce_noncontiguous",
             Topology(tp=2),
-            "ranks",
             DIFFERS,
             LARGE._replace(tp=1),
             "with TP 1 there is nothing to sum",
