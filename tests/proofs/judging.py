@@ -14,7 +14,10 @@ def verdict(case: Case, untouched: Outcome, patched: Outcome) -> str:
         return f"untouched source {untouched.status}, expected {case.untouched}: {untouched.detail}"
     if not case.is_control and case.at not in untouched.detail:
         return f"untouched source {untouched.status}, but not at {case.at}: {untouched.detail}"
-    return "" if patched.status == PASSED else f"patched source {patched.status}: {patched.detail}"
+    if patched.status != case.patched:
+        due = f", expected {case.patched}" if case.patched != PASSED else ""
+        return f"patched source {patched.status}{due}: {patched.detail}"
+    return ""
 
 
 def survivors(outcomes: Mapping[str, Outcome], ends: str = "") -> str:

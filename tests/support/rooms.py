@@ -14,6 +14,7 @@ LEVELS = (
     ("plugins",),
     ("suggest",),
     ("find", "pins", "shapes"),
+    ("job",),
     ("codemods",),
     ("judge",),
     ("rewrite",),

@@ -79,6 +79,8 @@ class Case(NamedTuple):
     also pass."""
     core: bool = False
     """Whether it belongs to the core set, which CI runs."""
+    patched: str = PASSED
+    """How the patched source must end: otherwise than ``passed`` in a job that the fix is to be left out of."""
 
     @property
     def is_control(self) -> bool:

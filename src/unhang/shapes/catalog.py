@@ -61,6 +61,25 @@ class Target(NamedTuple):
         return f"{self.file}::{self.function}"
 
 
+class LeaveOut(NamedTuple):
+    """A job that a fix would harm: see ``unhang.job.condition`` for how the condition is written."""
+
+    condition: str
+    effect: str
+    """``aborts``, ``hangs``, ``worse-values`` or ``slower``."""
+    why: str
+
+
+class Companion(NamedTuple):
+    """A fix without which another one harms a job."""
+
+    fix: str
+    upstream: str
+    releases: str
+    """The releases in which that is so, as pip writes them: ``<0.8``; empty for all."""
+    why: str
+
+
 class Fix(NamedTuple):
     """A fix, as users name it."""
 
@@ -91,6 +110,23 @@ class Fix(NamedTuple):
         """What a job must be set to, or do, for the defect to strike: ``only with ...``; empty if that is not known."""
         found: str = self.manifest.get("when", "")
         return found
+
+    @property
+    def strikes(self) -> str:
+        """The condition on a job's settings under which the defect strikes: ``when`` is made from it."""
+        found: str = self.manifest.get("strikes", "")
+        return found
+
+    @property
+    def leave_out(self) -> tuple[LeaveOut, ...]:
+        """The jobs that the fix is to be left out of."""
+        return tuple(LeaveOut(it["if"], it["effect"], it["why"]) for it in self.manifest.get("leave-out", ()))
+
+    @property
+    def companions(self) -> tuple[Companion, ...]:
+        """The fixes that must come along where they are needed."""
+        rows = self.manifest.get("with", ())
+        return tuple(Companion(it["fix"], it["upstream"], it.get("releases", ""), it["why"]) for it in rows)
 
     @property
     def after(self) -> tuple[str, ...]:

@@ -1,0 +1,181 @@
+"""A condition on the settings of a job: read as Python's own syntax, and never run.
+
+``tensor_model_parallel_size > 1 and not sequence_parallel``: names are the upstream's own. A comparison with ``==``,
+``!=``, ``<``, ``<=``, ``>``, ``>=`` or ``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)``
+(it is set at all), ``and``, ``or``, ``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the
+upstream's release; ``ranks`` is the number of ranks. A text alone, such as ``"some rank has nothing to log"``, is a
+fact that no setting tells.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from unhang.job.settings import Setting, Value
+
+Look = Callable[[str], "Setting | None"]
+"""Gives the setting of a name, ``version NAME`` for a release; None where it is not known."""
+
+_COMPARED: Mapping[type, tuple[Callable[[Any, Any], bool], str]] = {
+    ast.Eq: (operator.eq, "="),
+    ast.NotEq: (operator.ne, " other than "),
+    ast.Lt: (operator.lt, " below "),
+    ast.LtE: (operator.le, " at most "),
+    ast.Gt: (operator.gt, " over "),
+    ast.GtE: (operator.ge, " at least "),
+    ast.In: (lambda one, of: any(_same(one, each) for each in of), "="),
+    ast.NotIn: (lambda one, of: not any(_same(one, each) for each in of), " other than "),
+}
+
+
+class Answer(NamedTuple):
+    """Whether a condition holds, and what decides that."""
+
+    holds: bool | None
+    """None if what is known does not decide it."""
+    names: tuple[str, ...]
+    """The settings and facts that decide it; or, if it is open, those that would."""
+
+
+class BadConditionError(ValueError):
+    """A condition that is not written as it must be."""
+
+
+def read(text: str) -> ast.expr:
+    """Return a condition's syntax tree. Raises BadConditionError with what is wrong."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise BadConditionError(f"{text!r}: {error.msg}") from None
+    _check(tree, text)
+    return tree
+
+
+def answer(text: str, look: Look) -> Answer:
+    """Return whether a condition holds for what is known of a job. Raises BadConditionError."""
+    return _answer(read(text), look)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the settings that a condition asks for, without releases and facts. Raises BadConditionError."""
+    return tuple(
+        dict.fromkeys(it.id for it in ast.walk(read(text)) if isinstance(it, ast.Name) and it.id not in _CALLS)
+    )
+
+
+def facts(text: str) -> tuple[str, ...]:
+    """Return the facts in a condition, which no setting tells. Raises BadConditionError."""
+    return tuple(_facts(read(text)))
+
+
+def words(text: str) -> str:
+    """Return a condition in words: ``tensor_model_parallel_size over 1, without sequence_parallel``.
+
+    Raises BadConditionError.
+    """
+    return _words(read(text))
+
+
+_CALLS = ("given", "version")
+
+
+def _is_call(tree: ast.expr, name: str) -> bool:
+    return isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name
+
+
+def _check(tree: ast.expr, text: str) -> None:
+    """Raise BadConditionError where a tree has anything but what a condition may have."""
+    if isinstance(tree, ast.BoolOp):
+        for part in tree.values:
+            _check(part, text)
+    elif isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+        _check(tree.operand, text)
+    elif isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _COMPARED:
+        try:
+            ast.literal_eval(tree.comparators[0])
+        except ValueError:
+            raise BadConditionError(f"{text!r} compares with {ast.unparse(tree.comparators[0])}") from None
+        if not isinstance(tree.left, ast.Name) and not _is_call(tree.left, "version"):
+            raise BadConditionError(f"{text!r} compares {ast.unparse(tree.left)}")
+    elif not (
+        isinstance(tree, ast.Name)
+        or (isinstance(tree, ast.Constant) and isinstance(tree.value, str))
+        or (_is_call(tree, "given") and [type(each) for each in tree.args] == [ast.Name])  # type: ignore[attr-defined]
+    ):
+        raise BadConditionError(f"{text!r} has {ast.unparse(tree)}")
+
+
+def _facts(tree: ast.expr) -> list[str]:
+    if isinstance(tree, ast.BoolOp):
+        return [fact for part in tree.values for fact in _facts(part)]
+    if isinstance(tree, ast.UnaryOp):
+        return _facts(tree.operand)
+    return [tree.value] if isinstance(tree, ast.Constant) and isinstance(tree.value, str) else []
+
+
+def _answer(tree: ast.expr, look: Look) -> Answer:
+    if isinstance(tree, ast.BoolOp):
+        decides = isinstance(tree.op, ast.Or)  # what one part alone decides the whole by
+        parts = [_answer(part, look) for part in tree.values]
+        for wanted in (decides, None, not decides):
+            if found := [part for part in parts if part.holds is wanted]:
+                found = found[:1] if wanted is decides else found
+                return Answer(wanted, tuple(dict.fromkeys(name for part in found for name in part.names)))
+    if isinstance(tree, ast.UnaryOp):
+        holds, deciding = _answer(tree.operand, look)
+        return Answer(None if holds is None else not holds, deciding)
+    if isinstance(tree, ast.Constant):
+        fact = look(str(tree.value))
+        return Answer(None if fact is None else bool(fact.value), (str(tree.value),))
+    name = _name(tree.left if isinstance(tree, ast.Compare) else tree)
+    setting = look(name)
+    return Answer(None if setting is None else _holds(tree, setting.value), (name,))
+
+
+def _name(tree: ast.expr) -> str:
+    """Return what is looked up for a name, ``given(name)`` or ``version("upstream")``."""
+    if isinstance(tree, ast.Name):
+        return tree.id
+    (argument,) = tree.args  # type: ignore[attr-defined]  # it is a call
+    return argument.id if isinstance(argument, ast.Name) else f"version {argument.value}"
+
+
+def _holds(tree: ast.expr, value: Value) -> bool:
+    if not isinstance(tree, ast.Compare):
+        return value is not None if isinstance(tree, ast.Call) else bool(value)
+    wanted, compare = ast.literal_eval(tree.comparators[0]), _COMPARED[type(tree.ops[0])][0]
+    if isinstance(tree.left, ast.Call):
+        from packaging.version import Version
+
+        return compare(Version(str(value)), Version(wanted))
+    if compare in (operator.eq, operator.ne):
+        return _same(value, wanted) is (compare is operator.eq)
+    if isinstance(tree.ops[0], (ast.In, ast.NotIn)):
+        return compare(value, wanted)
+    return isinstance(value, (int, float)) and compare(value, wanted)
+
+
+def _same(one: Value, other: Value) -> bool:
+    """Return whether two values are the same to a user, who writes words in any case, and ``1`` for ``1.0``."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one.lower() == other.lower()
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def _words(tree: ast.expr, inside: bool = False) -> str:
+    if isinstance(tree, ast.BoolOp):
+        parts = [_words(part, True) for part in tree.values]
+        joined = f" {'or' if isinstance(tree.op, ast.Or) else 'and'} ".join(parts)
+        return f"({joined})" if inside else joined
+    if isinstance(tree, ast.UnaryOp):
+        return f"without {_words(tree.operand, True)}"
+    if isinstance(tree, ast.Constant):
+        return str(tree.value)
+    if not isinstance(tree, ast.Compare):
+        return _name(tree)
+    name, wanted = _name(tree.left).removeprefix("version "), ast.literal_eval(tree.comparators[0])
+    values = [*wanted] if isinstance(wanted, (tuple, list)) else [wanted]
+    return f"{name}{_COMPARED[type(tree.ops[0])][1]}{' or '.join(map(str, values))}"

@@ -1,0 +1,69 @@
+"""Conditions on settings: what they hold for, what decides them, and their words."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.job import condition
+from unhang.job.settings import Setting, Value, parsed
+
+
+def answer(text: str, **known: Value) -> tuple[bool | None, tuple[str, ...]]:
+    return condition.answer(text, lambda name: Setting(known[name], "") if name in known else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "expected"),
+    [
+        ("tp > 1", {"tp": 2}, True),
+        ("tp > 1", {"tp": None}, False),  # set to nothing is no size
+        ("a == 1 and b", {"a": 1, "b": False}, False),
+        ("a in ('x', 'y')", {"a": "X"}, True),
+        ("a not in ('x', 'y')", {"a": "z"}, True),
+        ("a != 'x'", {"a": None}, True),
+        ("given(a)", {"a": 0}, True),
+        ("given(a)", {"a": None}, False),
+        ("a == 1", {"a": True}, False),
+        ("not (a or b)", {"a": 0, "b": ""}, True),
+    ],
+)
+def test_a_condition_holds_by_the_values_of_its_settings(text: str, known: dict[str, Value], expected: bool) -> None:
+    assert answer(text, **known)[0] is expected
+
+
+def test_releases_are_compared_as_versions() -> None:
+    def look(name: str) -> Setting | None:
+        return Setting("0.12.0", "") if name == "version megatron-core" else None
+
+    assert condition.answer('version("megatron-core") >= "0.9"', look).holds
+    assert condition.answer('version("verl") < "0.8"', look) == (None, ("version verl",))
+
+
+def test_what_decides_a_condition_is_named_and_what_would() -> None:
+    assert answer("a and b and c", a=True, b=False) == (False, ("b",))
+    assert answer("a and b and c", a=True) == (None, ("b", "c"))
+    assert answer("a or b or c", a=False, b=True) == (True, ("b",))
+    assert answer("a and 'a rank is idle'", a=True) == (None, ("a rank is idle",))
+
+
+@pytest.mark.parametrize("text", ["a + 1", "f(x)", "a < b", "1", "a <", "1 < a < 3", "a.b", "open('x')", "given('a')"])
+def test_anything_else_is_no_condition(text: str) -> None:
+    with pytest.raises(condition.BadConditionError, match=r"a|f|1|open"):
+        condition.read(text)
+
+
+def test_a_condition_has_words() -> None:
+    text = 'strategy in ("fsdp", "fsdp2") and tp > 1 and not sp and (a or "a rank is idle") and version("verl") < "0.8"'
+    assert condition.words(text) == (
+        "strategy=fsdp or fsdp2 and tp over 1 and without sp and (a or a rank is idle) and verl below 0.8"
+    )
+    assert condition.names(text) == ("strategy", "tp", "sp", "a")
+    assert condition.facts(text) == ("a rank is idle",)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("1e-3", 1e-3), ("True", True), ("null", None), ("'a b'", "a b"), ("fsdp", "fsdp"), ("", None)],
+)
+def test_what_a_user_writes_is_a_value(text: str, value: Value) -> None:
+    assert parsed(text) == value
