@@ -1,9 +1,10 @@
 """A condition on the settings of a job: read as Python's own syntax, and never run.
 
-``tensor_model_parallel_size > 1 and not sequence_parallel``: names are the upstream's own. A comparison with ``==``,
-``!=``, ``<``, ``<=``, ``>``, ``>=`` or ``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)``
-(it is set at all), ``and``, ``or``, ``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the
-upstream's release; ``ranks`` is the number of ranks. A text alone, such as ``"some rank has nothing to log"``, is a
+``tensor_model_parallel_size > 1 and not sequence_parallel``: names are the upstream's own, as much of the end of each
+as tells it apart: ``strategy``, ``lora.merge``. A comparison with ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` or
+``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)`` (it is set at all), ``and``, ``or``,
+``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the upstream's release, to which its release
+candidates belong; ``ranks`` is the number of ranks. A text alone, such as ``"some rank has nothing to log"``, is a
 fact that no setting tells.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from unhang.job.settings import Setting, Value
@@ -61,9 +62,7 @@ def answer(text: str, look: Look) -> Answer:
 
 def names(text: str) -> tuple[str, ...]:
     """Return the settings that a condition asks for, without releases and facts. Raises BadConditionError."""
-    return tuple(
-        dict.fromkeys(it.id for it in ast.walk(read(text)) if isinstance(it, ast.Name) and it.id not in _CALLS)
-    )
+    return tuple(dict.fromkeys(_names(read(text))))
 
 
 def facts(text: str) -> tuple[str, ...]:
@@ -72,14 +71,11 @@ def facts(text: str) -> tuple[str, ...]:
 
 
 def words(text: str) -> str:
-    """Return a condition in words: ``tensor_model_parallel_size over 1, without sequence_parallel``.
+    """Return a condition in words: ``tensor_model_parallel_size over 1 and without sequence_parallel``.
 
     Raises BadConditionError.
     """
     return _words(read(text))
-
-
-_CALLS = ("given", "version")
 
 
 def _is_call(tree: ast.expr, name: str) -> bool:
@@ -98,14 +94,29 @@ def _check(tree: ast.expr, text: str) -> None:
             ast.literal_eval(tree.comparators[0])
         except ValueError:
             raise BadConditionError(f"{text!r} compares with {ast.unparse(tree.comparators[0])}") from None
-        if not isinstance(tree.left, ast.Name) and not _is_call(tree.left, "version"):
+        if not _dotted(tree.left) and not _is_call(tree.left, "version"):
             raise BadConditionError(f"{text!r} compares {ast.unparse(tree.left)}")
     elif not (
-        isinstance(tree, ast.Name)
+        _dotted(tree)
         or (isinstance(tree, ast.Constant) and isinstance(tree.value, str))
-        or (_is_call(tree, "given") and [type(each) for each in tree.args] == [ast.Name])  # type: ignore[attr-defined]
+        or (_is_call(tree, "given") and len(tree.args) == 1 and _dotted(tree.args[0]))  # type: ignore[attr-defined]
     ):
         raise BadConditionError(f"{text!r} has {ast.unparse(tree)}")
+
+
+def _dotted(tree: ast.expr) -> str:
+    """Return the name that ``a`` or ``a.b`` is; empty if it is none."""
+    if isinstance(tree, ast.Attribute):
+        return f"{before}.{tree.attr}" if (before := _dotted(tree.value)) else ""
+    return tree.id if isinstance(tree, ast.Name) else ""
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    if isinstance(tree, ast.expr) and (name := _dotted(tree)):
+        yield name
+    elif not isinstance(tree, ast.Call) or _is_call(tree, "given"):
+        for part in tree.args if isinstance(tree, ast.Call) else ast.iter_child_nodes(tree):
+            yield from _names(part)
 
 
 def _facts(tree: ast.expr) -> list[str]:
@@ -137,10 +148,10 @@ def _answer(tree: ast.expr, look: Look) -> Answer:
 
 def _name(tree: ast.expr) -> str:
     """Return what is looked up for a name, ``given(name)`` or ``version("upstream")``."""
-    if isinstance(tree, ast.Name):
-        return tree.id
+    if name := _dotted(tree):
+        return name
     (argument,) = tree.args  # type: ignore[attr-defined]  # it is a call
-    return argument.id if isinstance(argument, ast.Name) else f"version {argument.value}"
+    return _dotted(argument) or f"version {argument.value}"
 
 
 def _holds(tree: ast.expr, value: Value) -> bool:
@@ -150,7 +161,7 @@ def _holds(tree: ast.expr, value: Value) -> bool:
     if isinstance(tree.left, ast.Call):
         from packaging.version import Version
 
-        return compare(Version(str(value)), Version(wanted))
+        return compare(Version(Version(str(value)).base_version), Version(wanted))
     if compare in (operator.eq, operator.ne):
         return _same(value, wanted) is (compare is operator.eq)
     if isinstance(tree.ops[0], (ast.In, ast.NotIn)):
@@ -165,17 +176,30 @@ def _same(one: Value, other: Value) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def _words(tree: ast.expr, inside: bool = False) -> str:
+def _words(tree: ast.expr, depth: int = 0) -> str:
     if isinstance(tree, ast.BoolOp):
-        parts = [_words(part, True) for part in tree.values]
-        joined = f" {'or' if isinstance(tree.op, ast.Or) else 'and'} ".join(parts)
-        return f"({joined})" if inside else joined
+        word, parts = "or" if isinstance(tree.op, ast.Or) else "and", [_words(part, depth + 1) for part in tree.values]
+        if depth > 1:
+            return f"({f' {word} '.join(parts)})"
+        comma = "," if depth == 0 and any(map(_has_several, tree.values)) else ""
+        return f"{', '.join(parts[:-1])}{comma} {word} {parts[-1]}"
     if isinstance(tree, ast.UnaryOp):
-        return f"without {_words(tree.operand, True)}"
+        return f"without {_words(tree.operand, 2)}"
     if isinstance(tree, ast.Constant):
         return str(tree.value)
     if not isinstance(tree, ast.Compare):
         return _name(tree)
-    name, wanted = _name(tree.left).removeprefix("version "), ast.literal_eval(tree.comparators[0])
+    name, sign, wanted = _name(tree.left), _COMPARED[type(tree.ops[0])][1], ast.literal_eval(tree.comparators[0])
+    if isinstance(tree.left, ast.Call):
+        name, sign = name.removeprefix("version "), {" at least ": " from ", " below ": " before "}.get(sign, sign)
+    if (name, sign, wanted) == ("ranks", " over ", 1):
+        return "several ranks"
     values = [*wanted] if isinstance(wanted, (tuple, list)) else [wanted]
-    return f"{name}{_COMPARED[type(tree.ops[0])][1]}{' or '.join(map(str, values))}"
+    return f"{name}{sign}{' or '.join(map(str, values))}"
+
+
+def _has_several(tree: ast.expr) -> bool:
+    """Return whether there is an "and" or "or" in the words of a part, which a comma must keep from those around it."""
+    return isinstance(tree, ast.BoolOp) or (
+        isinstance(tree, ast.Compare) and isinstance(tree.comparators[0], (ast.Tuple, ast.List))
+    )
