@@ -49,7 +49,7 @@ def test_what_decides_a_condition_is_named_and_what_would() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a + 1", "f(x)", "a < b", "1", "a <", "1 < a < 3", "f().b", "open('x')", "given('a')"]
+    "text", ["a + 1", "f(x)", "a < b", "1", "a <", "1 < a < 3", "f().b", "open('x')", "given('a')", "usually(a)"]
 )
 def test_anything_else_is_no_condition(text: str) -> None:
     with pytest.raises(condition.BadConditionError, match=r"a|f|1|open"):

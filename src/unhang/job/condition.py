@@ -5,7 +5,8 @@ as tells it apart: ``strategy``, ``lora.merge``. A comparison with ``==``, ``!=`
 ``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)`` (it is set at all), ``and``, ``or``,
 ``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the upstream's release, to which its release
 candidates belong; ``ranks`` is the number of ranks. A text alone, such as ``"some rank has nothing to log"``, is a
-fact that no setting tells.
+fact that no setting tells. ``usually("...")`` is one that holds unless somebody says otherwise, and ``rarely("...")``
+one that does not: what almost every job does at some time, or none. The words of a condition leave them out.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ def _is_call(tree: ast.expr, name: str) -> bool:
     return isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name
 
 
+def _is_likely(tree: ast.expr) -> bool:
+    return _is_call(tree, "usually") or _is_call(tree, "rarely")
+
+
 def _check(tree: ast.expr, text: str) -> None:
     """Raise BadConditionError where a tree has anything but what a condition may have."""
     if isinstance(tree, ast.BoolOp):
@@ -100,6 +105,7 @@ def _check(tree: ast.expr, text: str) -> None:
         _dotted(tree)
         or (isinstance(tree, ast.Constant) and isinstance(tree.value, str))
         or (_is_call(tree, "given") and len(tree.args) == 1 and _dotted(tree.args[0]))  # type: ignore[attr-defined]
+        or (_is_likely(tree) and [type(getattr(it, "value", 0)) for it in tree.args] == [str])  # type: ignore[attr-defined]
     ):
         raise BadConditionError(f"{text!r} has {ast.unparse(tree)}")
 
@@ -124,6 +130,8 @@ def _facts(tree: ast.expr) -> list[str]:
         return [fact for part in tree.values for fact in _facts(part)]
     if isinstance(tree, ast.UnaryOp):
         return _facts(tree.operand)
+    if _is_likely(tree):
+        return [_name(tree)]
     return [tree.value] if isinstance(tree, ast.Constant) and isinstance(tree.value, str) else []
 
 
@@ -141,6 +149,9 @@ def _answer(tree: ast.expr, look: Look) -> Answer:
     if isinstance(tree, ast.Constant):
         fact = look(str(tree.value))
         return Answer(None if fact is None else bool(fact.value), (str(tree.value),))
+    if _is_likely(tree):
+        told = look(_name(tree))
+        return Answer(bool(told.value), (_name(tree),)) if told else Answer(_is_call(tree, "usually"), ())
     name = _name(tree.left if isinstance(tree, ast.Compare) else tree)
     setting = look(name)
     return Answer(None if setting is None else _holds(tree, setting.value), (name,))
@@ -151,7 +162,7 @@ def _name(tree: ast.expr) -> str:
     if name := _dotted(tree):
         return name
     (argument,) = tree.args  # type: ignore[attr-defined]  # it is a call
-    return _dotted(argument) or f"version {argument.value}"
+    return _dotted(argument) or f"{'version ' * _is_call(tree, 'version')}{argument.value}"
 
 
 def _holds(tree: ast.expr, value: Value) -> bool:
@@ -178,10 +189,13 @@ def _same(one: Value, other: Value) -> bool:
 
 def _words(tree: ast.expr, depth: int = 0) -> str:
     if isinstance(tree, ast.BoolOp):
-        word, parts = "or" if isinstance(tree.op, ast.Or) else "and", [_words(part, depth + 1) for part in tree.values]
+        word, told = "or" if isinstance(tree.op, ast.Or) else "and", _told(tree)
+        if len(told) < 2:
+            return _words(told[0], depth)
+        parts = [_words(part, depth + 1) for part in told]
         if depth > 1:
             return f"({f' {word} '.join(parts)})"
-        comma = "," if depth == 0 and any(map(_has_several, tree.values)) else ""
+        comma = "," if depth == 0 and any(map(_has_several, told)) else ""
         return f"{', '.join(parts[:-1])}{comma} {word} {parts[-1]}"
     if isinstance(tree, ast.UnaryOp):
         return f"without {_words(tree.operand, 2)}"
@@ -200,6 +214,11 @@ def _words(tree: ast.expr, depth: int = 0) -> str:
 
 def _has_several(tree: ast.expr) -> bool:
     """Return whether there is an "and" or "or" in the words of a part, which a comma must keep from those around it."""
-    return isinstance(tree, ast.BoolOp) or (
-        isinstance(tree, ast.Compare) and isinstance(tree.comparators[0], (ast.Tuple, ast.List))
-    )
+    if isinstance(tree, ast.BoolOp):
+        return len(_told(tree)) > 1
+    return isinstance(tree, ast.Compare) and isinstance(tree.comparators[0], (ast.Tuple, ast.List))
+
+
+def _told(tree: ast.BoolOp) -> list[ast.expr]:
+    """Return the parts that the words of a condition tell."""
+    return [part for part in tree.values if not _is_likely(part)]
