@@ -104,7 +104,7 @@ def settings(case: Case) -> dict[str, Any] | None:
         return None
     return {
         **{"version verl": "0.8.0", "critic.enable": None, "adv_estimator": "gae", "use_legacy_worker_impl": None},
-        **{"ranks": case.topology.world, "loss_agg_mode": options["mode"]},
+        **{"ranks": case.topology.world, "critic.loss_agg_mode": options["mode"]},
         **{"rollout_rs": "token_k1" if options.get("rejected") else None, "program": "verl.trainer.main_ppo_sync"},
         "several micro-batches": len(options["sizes"]) > 1,
         "a row has no token that counts": options.get("masked", False),

@@ -110,9 +110,10 @@ def caveat(case: Case) -> str:
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     options = case.options
+    strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
     return {
         **{"version verl": "0.8.0", "use_legacy_worker_impl": None},
-        "strategy": "fsdp" if options.get("fsdp") == 1 else "fsdp2",
+        **{"strategy": strategy, "fsdp_config.strategy": strategy},
         "lora_rank": _RANK if options.get("lora", True) else 0,
         "lora.merge": options.get("merge", True),
         _KEEPS: options.get("keeps", False),
