@@ -1,12 +1,13 @@
 """A condition on the settings of a job: read as Python's own syntax, and never run.
 
 ``tensor_model_parallel_size > 1 and not sequence_parallel``: names are the upstream's own, as much of the end of each
-as tells it apart: ``strategy``, ``lora.merge``. A comparison with ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` or
-``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)`` (it is set at all), ``and``, ``or``,
-``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the upstream's release, to which its release
-candidates belong; ``ranks`` is the number of ranks. A text alone, such as ``"some rank has nothing to log"``, is a
-fact that no setting tells. ``usually("...")`` is one that holds unless somebody says otherwise, and ``rarely("...")``
-one that does not: what almost every job does at some time, or none. The words of a condition leave them out.
+as tells it apart: ``strategy``, ``lora.merge``. A comparison with ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` (of a
+value or another name) or ``in (...)``, a name alone (it is set, and neither false nor 0), ``given(name)`` (it is set at
+all), ``and``, ``or``, ``not`` and parentheses. ``version("megatron-core") < "0.12"`` asks for the upstream's release,
+to which its release candidates belong, and does not hold where there is none; ``ranks`` is the number of ranks. A text
+alone, such as ``"some rank has nothing to log"``, is a fact that no setting tells. ``usually("...")`` is one that holds
+unless somebody says otherwise, and ``rarely("...")`` one that does not: what almost every job does at some time, or
+none. The words of a condition leave them out.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def _check(tree: ast.expr, text: str) -> None:
     elif isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
         _check(tree.operand, text)
     elif isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _COMPARED:
+        is_of_names = _dotted(tree.left) and not isinstance(tree.ops[0], (ast.In, ast.NotIn))
         try:
-            ast.literal_eval(tree.comparators[0])
+            _ = (is_of_names and _dotted(tree.comparators[0])) or ast.literal_eval(tree.comparators[0])
         except ValueError:
             raise BadConditionError(f"{text!r} compares with {ast.unparse(tree.comparators[0])}") from None
         if not _dotted(tree.left) and not _is_call(tree.left, "version"):
@@ -153,8 +155,11 @@ def _answer(tree: ast.expr, look: Look) -> Answer:
         told = look(_name(tree))
         return Answer(bool(told.value), (_name(tree),)) if told else Answer(_is_call(tree, "usually"), ())
     name = _name(tree.left if isinstance(tree, ast.Compare) else tree)
-    setting = look(name)
-    return Answer(None if setting is None else _holds(tree, setting.value), (name,))
+    other = _dotted(tree.comparators[0]) if isinstance(tree, ast.Compare) else ""
+    settings = {each: look(each) for each in (name, other) if each}
+    if unknown := tuple(each for each, setting in settings.items() if setting is None):
+        return Answer(None, unknown)
+    return Answer(_holds(tree, *(it.value for it in settings.values() if it)), (*settings,))
 
 
 def _name(tree: ast.expr) -> str:
@@ -165,19 +170,22 @@ def _name(tree: ast.expr) -> str:
     return _dotted(argument) or f"{'version ' * _is_call(tree, 'version')}{argument.value}"
 
 
-def _holds(tree: ast.expr, value: Value) -> bool:
+def _holds(tree: ast.expr, value: Value, other: Value = None) -> bool:
+    """Return whether a part holds for the value of its name, and for that of the name that it is compared with."""
     if not isinstance(tree, ast.Compare):
         return value is not None if isinstance(tree, ast.Call) else bool(value)
-    wanted, compare = ast.literal_eval(tree.comparators[0]), _COMPARED[type(tree.ops[0])][0]
+    (right,), compare = tree.comparators, _COMPARED[type(tree.ops[0])][0]
+    wanted = other if _dotted(right) else ast.literal_eval(right)
     if isinstance(tree.left, ast.Call):
         from packaging.version import Version
 
-        return compare(Version(Version(str(value)).base_version), Version(wanted))
+        # what is not installed has no release
+        return value is not None and compare(Version(Version(str(value)).base_version), Version(str(wanted)))
     if compare in (operator.eq, operator.ne):
         return _same(value, wanted) is (compare is operator.eq)
     if isinstance(tree.ops[0], (ast.In, ast.NotIn)):
         return compare(value, wanted)
-    return isinstance(value, (int, float)) and compare(value, wanted)
+    return isinstance(value, (int, float)) and isinstance(wanted, (int, float)) and compare(value, wanted)
 
 
 def _same(one: Value, other: Value) -> bool:
@@ -202,14 +210,29 @@ def _words(tree: ast.expr, depth: int = 0) -> str:
     if isinstance(tree, ast.Constant):
         return str(tree.value)
     if not isinstance(tree, ast.Compare):
-        return _name(tree)
-    name, sign, wanted = _name(tree.left), _COMPARED[type(tree.ops[0])][1], ast.literal_eval(tree.comparators[0])
+        return _short(_name(tree))
+    name, sign, right = _name(tree.left), _COMPARED[type(tree.ops[0])][1], tree.comparators[0]
     if isinstance(tree.left, ast.Call):
         name, sign = name.removeprefix("version "), {" at least ": " from ", " below ": " before "}.get(sign, sign)
+    wanted = _short(_dotted(right)) or ast.literal_eval(right)
     if (name, sign, wanted) == ("ranks", " over ", 1):
         return "several ranks"
     values = [*wanted] if isinstance(wanted, (tuple, list)) else [wanted]
-    return f"{name}{sign}{' or '.join(map(str, values))}"
+    return f"{_short(name)}{sign}{' or '.join(map(str, values))}"
+
+
+_SHORT = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "expert_tensor_parallel_size": "ETP",
+}
+"""What those who set these call them."""
+
+
+def _short(name: str) -> str:
+    return _SHORT.get(name, name)
 
 
 def _has_several(tree: ast.expr) -> bool:
