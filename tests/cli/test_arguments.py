@@ -197,6 +197,11 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("check --upstream swift", "argument --upstream: invalid choice: 'swift'; did you mean ms-swift? (choose from"),
         ("check --upstream megatron_core", "did you mean megatron-core?"),
         ("completion csh", "did you mean tcsh?"),
+        (
+            "check --fix",
+            "--fix: expected the id of a fix, as `unhang list` prints them; to fix what is needed, run: unhang apply",
+        ),
+        ("apply --fix", "expected the id of a fix, as `unhang list` prints them\n"),
         # no abbreviations
         ("check --req mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
         ("check --req=mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
