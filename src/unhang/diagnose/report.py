@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, statements, where
 from unhang.diagnose.evidence import Count, span
+from unhang.diagnose.one_job import SAME
 from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.who import traceback
 from unhang.records import Request
@@ -73,13 +74,19 @@ def missing(job: Job) -> list[int]:
 
 
 def warnings(job: Job) -> list[str]:
-    """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some."""
+    """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some.
+
+    Those that tell of a rank what other files tell, as in several formats, have one together.
+    """
     files: dict[str, list[str]] = defaultdict(list)
+    twice = [item for item in job.unread if SAME in item.why]
     for item in job.unread:
+        if len(twice) > 1 and SAME in item.why:
+            continue
         files[f"{'read in part: ' if item.partly else ''}{item.why}"].append(item.file)
     for file in job.unranked:
         files[_UNRANKED].append(file)
-    lines = []
+    lines = [f"{len(twice)} files, such as {twice[0].file}: {twice[0].why}"] if len(twice) > 1 else []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
         lines += [f"{more}: {why}" for more in _more(len(alike), "file")]
