@@ -82,7 +82,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
     [
         ("check", f"{PLACE} {CHOICE} --lock --image --live --expect-digest --output-format --require --accept"),
         ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept"),
-        ("diff", f"{PLACE} {CHOICE} --unknown --run --output-format --accept"),
+        ("diff", f"{PLACE} {CHOICE} --applied --unknown --run --output-format --accept"),
         ("revert", f"{PLACE} {CHOICE} --output-format --force"),
         ("overlay", f"--check {PLACE} {CHOICE} --output-format --require --accept"),
         ("wheel", f"-o --output {CHOICE} --output-format --require --accept -r --requirement "

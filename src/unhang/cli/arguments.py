@@ -262,6 +262,10 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
     parser.add_argument(
+        "--applied", action="store_true",
+        help="show what is written here, against the original bytes that the receipts keep",
+    )  # fmt: skip
+    parser.add_argument(
         "--unknown", action="store_true",
         help="show what a rewrite would do to unknown shapes, each with the token that accepts it",
     )  # fmt: skip
