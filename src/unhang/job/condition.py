@@ -243,5 +243,13 @@ def _has_several(tree: ast.expr) -> bool:
 
 
 def _told(tree: ast.BoolOp) -> list[ast.expr]:
-    """Return the parts that the words of a condition tell."""
-    return [part for part in tree.values if not _is_likely(part)]
+    """Return the parts that the words of a condition tell: none that need what is rare."""
+    return [part for part in tree.values if not _is_likely(part) and not _is_rare(part)]
+
+
+def _is_rare(tree: ast.expr) -> bool:
+    return (
+        isinstance(tree, ast.BoolOp)
+        and isinstance(tree.op, ast.And)
+        and any(_is_call(part, "rarely") for part in tree.values)
+    )
