@@ -38,6 +38,8 @@ class Hint(str):
         return hint
 
 
+_NOT_TO_REVERT = ("--accept", "--job", "--setting")
+"""The options that `revert` does not take; another command takes them with whatever fix."""
 RECOVERY = ("run ", Command("apply"), " or ", Command("revert"))
 """The parts of a hint on a run that was killed: each of these first finishes it, or rolls it back."""
 
@@ -152,9 +154,9 @@ def _option(option: str, value: str) -> list[str]:
 def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
     if name == "sweep":  # it is about fixes alone
         return []
-    pairs = [pair for pair in request.chosen if name != "revert" or pair[0] != "--accept"]  # it accepts nothing
+    pairs = [pair for pair in request.chosen if name != "revert" or pair[0] not in _NOT_TO_REVERT]
     if named:
-        return [pair for pair in pairs if pair[0] in ("--upstream", "--accept")]
+        return [pair for pair in pairs if pair[0] in ("--upstream", *_NOT_TO_REVERT)]
     if name != "revert" or not request.required:
         return pairs
     # `revert` requires nothing, but a required fix was among the chosen ones; none is skipped

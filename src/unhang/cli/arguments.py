@@ -246,6 +246,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip
+    _job(parser)
     _output(parser, "text", "json", "github", "sarif", "gitlab", "vex")
     _require(parser)
     _accept(parser)
@@ -253,6 +254,8 @@ def _check(parser: argparse.ArgumentParser) -> None:
 
 def _apply(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     parser.add_argument("--dry-run", action="store_true", help="report as apply would, and write nothing")
     _output(parser, "text", "json", "github")
     _require(parser)
@@ -261,6 +264,8 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     parser.add_argument(
         "--applied", action="store_true",
         help="show what is written here, against the original bytes that the receipts keep",
@@ -292,6 +297,8 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; check what a job with DIR imports")
     parser.set_defaults(expect_digest=None)
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     _output(parser, "text", "json", "github")
     _require(parser)
     _accept(parser)
@@ -301,6 +308,8 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _selection(parser)
+    _job(parser)
+    _even_if(parser)
     _output(parser, "text", "json")
     _require(parser)
     _accept(parser)
@@ -332,6 +341,7 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
+    _job(parser)
     _output(parser, "text", "json")
     parser.set_defaults(allow_none=None)
 
@@ -355,7 +365,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
         "--kubectl", metavar="SELECTOR", help="the pods with this label; kubectl's options may follow: 'job=x -n team'"
     )
     group.add_argument(
-        "--job", metavar="ADDRESS:PORT", help="if there are several jobs: the one whose ranks meet there"
+        "--master", metavar="ADDRESS:PORT", help="if there are several jobs: the one whose ranks meet there"
     )
     group.add_argument("--keep", metavar="DIR", help="keep what was collected in this folder, to diagnose it again")
     parser.add_argument(
@@ -365,6 +375,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     )
     _place(parser)
     parser.set_defaults(allow_none=True)
+    _job(parser)
     _output(parser, "text", "json", "github")
 
 
@@ -551,6 +562,25 @@ def _script(group: argparse._ActionsContainer) -> None:
 
 def _output(parser: argparse.ArgumentParser, *formats: str) -> None:
     parser.add_argument("--output-format", choices=formats, default=formats[0], help=f"default: {formats[0]}")
+
+
+def _job(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job: which defects strike it, and which fixes would harm it")
+    group.add_argument(
+        "--job", metavar="FILE", action="append", default=[],
+        help="what it is started with: a script, a config, - for a command line on stdin, pid:1234 (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
+        "--setting", metavar="NAME=VALUE", action="append", default=[],
+        help="one of its settings, which wins over those of --job (repeatable)",
+    )  # fmt: skip
+
+
+def _even_if(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--even-if", metavar="CONDITION", action="append", default=[],
+        help="write a fix also where it would harm the job, under the condition that was printed (repeatable)",
+    )  # fmt: skip
 
 
 def _require(parser: argparse.ArgumentParser) -> None:
