@@ -490,7 +490,7 @@ def _diff(fix: str, *more: str) -> Command:
 
 
 def _sweep(fix: str) -> Command:
-    return Command("sweep", ("--fix", fix))
+    return Command("pack sweep", ("--fix", fix))
 
 
 def _by_hand(fix: str) -> Hint:
