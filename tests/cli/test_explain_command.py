@@ -102,7 +102,7 @@ def test_json_has_the_page_and_for_a_fix_what_a_program_wants_of_it() -> None:
     document = cli.called("explain", "mtp-cp-deadlock", "--output-format", "json").json
     assert (document["schema"], document["kind"], document["name"]) == (1, "fix", "mtp-cp-deadlock")
     assert document["page"].rstrip() == cli.called("explain", "mtp-cp-deadlock").out.rstrip()
-    assert document["when"] == "only with MTP and context parallelism over 1"
+    assert document["when"] == catalog.fix("mtp-cp-deadlock").when
     (row,) = cli.called("list", "reduce_loss", "--output-format", "json").json["fixes"]
     assert row == {"fix": "mtp-cp-deadlock", **{key: document[key] for key in row if key != "fix"}}
     for name, kind in ("drifted", "word"), ("no-locks", "error"):
@@ -133,10 +133,8 @@ def test_a_line_of_a_log_is_for_diagnose() -> None:
 
 def test_the_last_section_is_about_the_matrix() -> None:
     text = cli.called("explain", "mtp-cp-deadlock").out
-    page, _, section = text.replace("It strikes only with MTP and context parallelism over 1.\n\n", "").partition(
-        "\n\n## In the matrix\n"
-    )
-    assert text.index("It strikes only with MTP") < text.index("## Symptom")
+    before, _, after = text.partition("It strikes only with mtp.enable, ")
+    page, _, section = f"{before}## Symptom{after.partition('## Symptom')[2]}".partition("\n\n## In the matrix\n")
     head, _, rest = page.partition(DRAWN)
     page = f"{head}\n\n## {rest.partition('## ')[2]}"
     assumes = "## What the rewrite assumes\nany backend and device; megatron-core's parallel state, as `mpu`"
