@@ -496,7 +496,7 @@ def _sweep(fix: str) -> Command:
 def _by_hand(fix: str) -> Hint:
     if _is_unproved(fix):  # no scene shows anything of it
         again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack, with "
-        return Hint(f"{again}`new` and a diff made on this release")
+        return Hint(f"{again}`unhang pack new` and a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `{explain(fix)}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 
