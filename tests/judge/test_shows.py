@@ -81,7 +81,7 @@ BASES = [
     base(
         "expert-dp-warmup 0.19.2 megatron-core initialize_model_parallel",
         ("if expert_model_parallel_size > 1:", "if expert_model_parallel_size > 1 == tensor_model_parallel_size:"),
-        ("torch.cuda.synchronize()", "pass"),
+        ("(warmup_group)\n            torch.cuda.synchronize()", "(warmup_group)"),
         harmless=(("_set_global_memory_buffer()\n", "torch.distributed.barrier()\n    _set_global_memory_buffer()\n"),),
     ),
     base(

@@ -189,7 +189,7 @@ def _reduced(metric: Any, place: str) -> tuple[tuple[tuple[str, str], ...], Any]
     except Reduced:
         pass
     except Exception as error:  # its peers need not wait for this rank
-        found.append((f"raises {type(error).__name__}", place))
+        found.append((f"raises {type(error).__name__}: {error}", place))
     finally:
         dist.all_reduce = reduce
     return tuple(found), value
