@@ -60,7 +60,7 @@ def _control(name: str, topology: Topology, *losses: Loss, **options: Any) -> Ca
     return Case(name, topology, PASSED, options={"losses": losses, **options}, core=True)
 
 
-CASES = (
+CASES: tuple[Case, ...] = (
     _case("aux", _TWO, Loss(AUX)),
     _case("aux-cp", _CP, Loss(AUX)),
     _case("aux-tp-cp", _BOTH, Loss(AUX), core=False),
