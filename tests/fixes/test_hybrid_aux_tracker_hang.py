@@ -141,15 +141,18 @@ _HALVES = {
     "half: the list alone": Other(without(r"num_layers=args\.num_layers", "num_layers=layers"), ("pp3", "tp2-pp2-dp2")),
 }
 # in 0.16 MTP layers need moe-aux-tracker-hang too
-_WITHOUT_MTP = tuple(case for case in proof.CASES if "mtp" not in case.options)
+_OF_0_16 = tuple(case for case in proof.CASES if "mtp" not in case.options or "without" in case.options)
+_NOT_0_16 = {"pp3-mtp-0.16": "the routers and the tracker of its core count MTP layers alike"}
 _ALONE = (r"num_layers=(getattr\(config\.model, 'num_layers', None\)|config\.model\.num_layers)", "num_layers=layers")
 PROOFS = [
-    Proofs("megatron-lm", [Release("0.17.1", core=True), Release("0.18.2"), Release("0.19.2")], _HALVES),
-    Proofs("megatron-lm", [Release("core_v0.16.1", cases=_WITHOUT_MTP)], _HALVES),
+    Proofs(
+        "megatron-lm", [Release("0.17.1", core=True, lacking=_NOT_0_16), Release("0.18.2"), Release("0.19.2")], _HALVES
+    ),
+    Proofs("megatron-lm", [Release("core_v0.16.1", cases=_OF_0_16)], _HALVES),
     Proofs(
         "megatron-bridge",
         [
-            Release("0.6.2", beside=(("megatron-core", "0.19.2"),), core=True),
+            Release("0.6.2", beside=(("megatron-core", "0.19.2"),), core=True, lacking=_NOT_0_16),
             Release("0.5.1", beside=(("megatron-core", "0.17.1"),)),
             Release("0.3.1", beside=(("megatron-core", "0.16.1"),)),
         ],

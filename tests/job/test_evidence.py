@@ -25,7 +25,7 @@ def cases(fix: Fix) -> list[Case]:
     """Return the cases of a scene; of its grid, those that are a job's: to the others, ``settings`` gives None."""
     module = scene(fix)
     grid = [case for case in getattr(module, "GRID", ()) if module.settings(case) is not None]
-    return [*getattr(module, "CASES", ()), *grid]
+    return [*getattr(module, "CASES", ()), *getattr(module, "CASES_0_16", ()), *grid]
 
 
 def holds(fix: Fix, text: str, case: Case) -> bool | None:

@@ -21,7 +21,7 @@ import textwrap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import CRASHED, PASSED, Case, Topology
+from ..cases import CRASHED, HUNG, PASSED, Case, Topology
 from ..ranks import megatron, moe_layer, shims
 from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _EP2, _EP4 = Topology(dp=2, ep=2), Topology(dp=4, ep=4)
 _REFUSED = "moe_permute (mask map) requires num_out_tokens > 0, got 0"  # as Transformer Engine 2.15 says it
 _NO_ROWS = "is invalid for input of size 0"
+_ALONE = {"without": "empty-expert-hang"}
 _NO_BATCH = {"fusion": False, "empty": False, "dispatcher": "alltoall", "no_batch": True}
 CASES = (
     Case("refuses", _EP2, CRASHED, _REFUSED, {"refuses": True}, core=True),
@@ -41,6 +42,7 @@ CASES = (
     Case("unfused", _EP2, PASSED, options={"fusion": False}, core=True),
     Case("tokens", _EP2, PASSED, options={"empty": False}, core=True),
     Case("alltoall-no-batch", _EP2, PASSED, options=_NO_BATCH, core=True),
+    Case("cuts", _EP2, CRASHED, _REFUSED, {"refuses": True, "cuts": True, **_ALONE}, patched=HUNG),
 )
 _CLASS = "MoEAllGatherTokenDispatcher"
 _PERMUTES = (f"{_CLASS}.dispatch_postprocess", f"{_CLASS}.token_permutation")

@@ -43,6 +43,7 @@ CASES = (
     Case("pp3-experts-on-all-stages", _PP3, PASSED, options=_EVERYWHERE, core=True),
     Case("pp3-not-hybrid", _PP3, PASSED, options=_NOT_HYBRID, core=True),
     Case("pp3-not-hybrid-mtp", _PP3, PASSED, options={**_NOT_HYBRID, "mtp": 1}),
+    Case("pp3-mtp-0.16", _PP3, CRASHED, _REDUCE, {"mtp": 1, "without": "moe-aux-tracker-hang"}, patched=CRASHED),
 )
 _PATTERN, _LAYERS = "M*ME*EME", 8
 _DENSE = [0, 0, 1, 1, 1, 1, 1, 1]
