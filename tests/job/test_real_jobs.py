@@ -21,6 +21,7 @@ MERGED = f"{MODEL}.lora_rank=8 +{MODEL}.lora.merge=True"
 MODEL_OF_SETS = "a model that makes buffers in the order of a set (Gemma 3, 4)"
 # facts, which no setting tells: of all these jobs they hold
 OWN_CODE, IDLE = "a model that brings its own code, such as MiniMax", "some rank has nothing to log"
+COPIES = "hidden states that do not flatten without a copy"
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -42,8 +43,12 @@ JOBS = [
         f"{ACTOR}.strategy=fsdp": CANNOT, f"{MODEL_OF_SETS}=False": CANNOT,
     }),
     ("fused-head-no-gradient", "verl 0.8.0", f"{GRPO} {MODEL}.use_fused_kernels=True {MODEL}.use_liger=True", {
-        f"{MODEL}.use_fused_kernels=False": CANNOT, f"{MODEL}.use_liger=False": UNKNOWN,
+        f"{MODEL}.use_fused_kernels=False": CANNOT, f"{MODEL}.use_liger=False": CANNOT,
         f"{MODEL}.fused_kernel_options.impl_backend=triton": CANNOT, f"{ACTOR}.strategy=megatron": CANNOT,
+    }),
+    ("fused-head-no-gradient", "verl 0.8.0",
+        f"{GRPO} {MODEL}.use_fused_kernels=True {MODEL}.use_remove_padding=False", {
+        f"{MODEL}.use_remove_padding=True": CANNOT, f"{COPIES}=False": CANNOT,
     }),
     ("merged-lora-stale-sync", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 {MERGED}", {
         f"{ACTOR}.strategy=fsdp": CANNOT, f"{MODEL}.lora.merge=False": CANNOT, f"{MODEL}.lora_rank=0": CANNOT,
@@ -85,7 +90,7 @@ def word(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         return (Installation(project, version, root, root, root, "wheel", None, ()),)
 
     def found(fix: str, release: str, command: str, *settings: str) -> str:
-        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE)]
+        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES)]
         job = read.job(["-"], [*facts, *settings], io.StringIO(command))
         return judged(catalog.fix(fix), lookup.looks(job, installed(release), release.split()[0])).word
 
