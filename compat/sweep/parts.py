@@ -24,7 +24,7 @@ EVERY_NODE = "Patch every node, or none"
 """How the section of a page begins if the rewrite changes which collectives run."""
 TODO = "TODO"
 """What a draft has where a person must write."""
-SCENE = ("GRID", "prepare", "on_rank", "wrong", "right")
+SCENE = ("GRID", "settings", "prepare", "on_rank", "wrong", "right")
 """What every scene has."""
 SESSIONS = {"MUTANTS": "mutants", "PROOFS": "proofs", "FUZZ": "fuzz", "HANGS": "tests"}
 """What a fix's test module has, and the session that reads it. Only a signature needs the last."""

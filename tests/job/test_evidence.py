@@ -14,7 +14,7 @@ from unhang.prove.cases import PASSED, Case
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
-FIXES = {name: fix for name, fix in catalog.fixes().items() if fix.strikes}
+FIXES = catalog.fixes()
 
 
 def scene(fix: Fix) -> Any:

@@ -97,6 +97,9 @@ def _codemod_class(fix: Begun, rewrite: Rewrite, name: str) -> str:
 
 # -- scene ------------------------------------------------------------------------------------------------------------
 
+FACT = "TODO: what else, as a user sets it"
+"""A fact in the condition of the manifest, which the scene's settings have too."""
+
 
 def scene(fix: Begun) -> str:
     """Return the scene: settings with the conditions, and what the functions are given, read and call."""
@@ -108,6 +111,7 @@ def scene(fix: Begun) -> str:
         imported=", ".join(sorted({shows, "PASSED"})),
         where=literal(f"in {fix.rewrites[0].target.function.rpartition('.')[2]}"),
         shows=shows,
+        fact=FACT,
         conditions="".join(options),
         functions="".join(map(_function, fix.rewrites)),
     )

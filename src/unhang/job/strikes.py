@@ -74,8 +74,11 @@ def unasked(fix: Fix) -> tuple[Harm, ...]:
 def judged(fix: Fix, roles: Sequence[Look] = (lambda name: None,)) -> Struck:
     """Return what a fix is to a job, given what is known of each of its roles, such as verl's actor and critic.
 
-    A job is struck where one role is, and harmed where one is. Raises ``condition.BadConditionError``.
+    A job is struck where one role is, and harmed where one is; one that does not run the code at all has no roles.
+    Raises ``condition.BadConditionError``.
     """
+    if not roles:
+        return Struck(CANNOT)
     from unhang.job import condition  # it imports ast
     from unhang.job.condition import Answer
 

@@ -133,7 +133,7 @@ def test_all_that_is_missing_is_named_at_once(
 def test_a_scene_that_cannot_be_imported_or_lacks_a_part_is_named(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scene, "proof", lambda fix: SimpleNamespace(GRID=[], prepare=1, on_rank=1, wrong=1))
+    monkeypatch.setattr(scene, "proof", lambda fix: SimpleNamespace(GRID=[], settings=1, prepare=1, on_rank=1, wrong=1))
     assert [line.partition(".py: ")[2] for line in found(checkout)] == [
         "right: is missing: see docs/maintainers/scenes.md"
     ]

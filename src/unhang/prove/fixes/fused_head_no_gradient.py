@@ -74,8 +74,8 @@ def settings(case: Case) -> dict[str, Any]:
     return {
         **{"strategy": "fsdp", "use_fused_kernels": True, "impl_backend": "torch"},
         "use_liger": options["layout"] == "own view",
-        "hidden states that do not flatten without a copy": options["layout"] in ("transposed", "sliced")
-        and options.get("rows", _ROWS) > 1,
+        "use_remove_padding": options.get("rows", _ROWS) == 1,
+        "hidden states that do not flatten without a copy": options["layout"] in ("transposed", "sliced"),
         "hidden states of three dimensions need a gradient": options.get("backbone", True)
         and not options.get("flat", False),
     }

@@ -1,0 +1,112 @@
+"""Whom each fix of verl and ms-swift strikes, by commands that users type and the defaults of real releases."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from support import cli
+from unhang.job import lookup, read
+from unhang.job.strikes import CANNOT, STRIKES, UNKNOWN, judged
+from unhang.records import Installation
+from unhang.shapes import catalog
+
+ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+PPO = "python -m verl.trainer.main_ppo"
+GRPO = f"{PPO} algorithm.adv_estimator=grpo"
+MERGED = f"{MODEL}.lora_rank=8 +{MODEL}.lora.merge=True"
+MODEL_OF_SETS = "a model that makes buffers in the order of a set (Gemma 3, 4)"
+# facts, which no setting tells: of all these jobs they hold
+OWN_CODE, IDLE = "a model that brings its own code, such as MiniMax", "some rank has nothing to log"
+COPIES = "hidden states that do not flatten without a copy"
+JOBS = [
+    ("critic-microbatch-scale", "verl 0.8.0", PPO, {
+        "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
+        "trainer.n_gpus_per_node=1": UNKNOWN,
+    }),
+    ("critic-microbatch-scale", "verl 0.7.1", f"{PPO} trainer.use_legacy_worker_impl=disable", {
+        "trainer.use_legacy_worker_impl=auto": CANNOT,
+    }),
+    ("fsdp-dynamic-bsz", "verl 0.7.1", f"{GRPO} {ACTOR}.use_dynamic_bsz=True", {
+        f"{ACTOR}.use_dynamic_bsz=False": CANNOT, f"{ACTOR}.fsdp_config.fsdp_size=1": CANNOT,
+        "trainer.n_gpus_per_node=1": CANNOT, "trainer.use_legacy_worker_impl=disable": CANNOT,
+    }),
+    ("fsdp-size-one-no-sync", "verl 0.9.1", f"{GRPO} {ACTOR}.fsdp_config.fsdp_size=1", {
+        f"{ACTOR}.strategy=fsdp2": CANNOT, f"{ACTOR}.fsdp_config.fsdp_size=2": CANNOT,
+        "trainer.n_gpus_per_node=1": CANNOT,
+    }),
+    ("fsdp-size-one-no-sync", "verl 0.8.0", f"{PPO} critic.fsdp.fsdp_size=1", {"critic.fsdp.fsdp_size=-1": CANNOT}),
+    ("fsdp2-buffer-order", "verl 0.7.1", f"{GRPO} {ACTOR}.strategy=fsdp2", {
+        f"{ACTOR}.strategy=fsdp": CANNOT, f"{MODEL_OF_SETS}=False": CANNOT,
+    }),
+    ("fused-head-no-gradient", "verl 0.8.0", f"{GRPO} {MODEL}.use_fused_kernels=True {MODEL}.use_liger=True", {
+        f"{MODEL}.use_fused_kernels=False": CANNOT, f"{MODEL}.use_liger=False": CANNOT,
+        f"{MODEL}.fused_kernel_options.impl_backend=triton": CANNOT, f"{ACTOR}.strategy=megatron": CANNOT,
+    }),
+    ("fused-head-no-gradient", "verl 0.8.0",
+        f"{GRPO} {MODEL}.use_fused_kernels=True {MODEL}.use_remove_padding=False", {
+        f"{MODEL}.use_remove_padding=True": CANNOT, f"{COPIES}=False": CANNOT,
+    }),
+    ("merged-lora-stale-sync", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 {MERGED}", {
+        f"{ACTOR}.strategy=fsdp": CANNOT, f"{MODEL}.lora.merge=False": CANNOT, f"{MODEL}.lora_rank=0": CANNOT,
+    }),
+    ("merged-lora-stale-sync", "verl 0.7.1",
+        f"{GRPO} trainer.use_legacy_worker_impl=disable {ACTOR}.fsdp_config.strategy=fsdp2 {MERGED}", {
+        f"{ACTOR}.fsdp_config.strategy=fsdp": CANNOT, "trainer.use_legacy_worker_impl=auto": CANNOT,
+    }),
+    ("mtp-cp-deadlock", "verl 0.7.1",
+        f"{GRPO} --config-name=ppo_megatron_trainer {MODEL}.mtp.enable=True {ACTOR}.megatron.context_parallel_size=2 "
+        "trainer.use_legacy_worker_impl=disable", {
+        f"{MODEL}.mtp.enable=False": CANNOT, f"{ACTOR}.megatron.context_parallel_size=1": CANNOT,
+        "trainer.use_legacy_worker_impl=auto": CANNOT,
+    }),
+    ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
+    ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
+        f"{OWN_CODE}=False": CANNOT,
+    }),
+    ("mean-metric-dtype", "ms-swift 4.3.0", "NPROC_PER_NODE=2 NNODES=1 swift sft --acc_strategy seq", {
+        "acc_strategy=token": CANNOT, f"{IDLE}=False": CANNOT,
+    }),
+    ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type grpo --tensor_model_parallel_size 2", {
+        "rlhf_type=dpo": CANNOT, "rlhf_type=gkd": STRIKES, "tensor_model_parallel_size=1": CANNOT,
+    }),
+    ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type gkd --tensor_model_parallel_size 2", {
+        "gkd_logits_topk=64": CANNOT,
+    }),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def word(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Return what a fix is to a job on a release."""
+
+    @cache
+    def installed(release: str) -> tuple[Installation, ...]:
+        project, version = release.split()
+        root = str(cli.unpack(tmp_path_factory.mktemp("release"), (project, version)))
+        return (Installation(project, version, root, root, root, "wheel", None, ()),)
+
+    def found(fix: str, release: str, command: str, *settings: str) -> str:
+        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES)]
+        job = read.job(["-"], [*facts, *settings], io.StringIO(command))
+        return judged(catalog.fix(fix), lookup.looks(job, installed(release), release.split()[0])).word
+
+    return found
+
+
+@pytest.mark.parametrize(("fix", "release", "command", "changes"), JOBS)
+def test_a_job_is_struck_and_not_with_another_setting(
+    word: Callable[..., str], fix: str, release: str, command: str, changes: dict[str, str]
+) -> None:
+    assert word(fix, release, command) == STRIKES
+    assert {change: word(fix, release, command, change) for change in changes} == changes
+
+
+def test_each_fix_of_these_upstreams_has_a_job() -> None:
+    of = {
+        fix.id for fix in catalog.fixes().values() if {target.upstream for target in fix.targets} & {"verl", "ms-swift"}
+    }
+    assert {fix for fix, *_ in JOBS} == of - {"expert-dp-warmup"}  # whose settings are Megatron's
