@@ -58,3 +58,10 @@ def test_each_job_to_leave_out_is_shown_by_a_case(fix: Fix) -> None:
     assert shown == {each.condition for each in fix.leave_out}
     for case in harmed:
         assert any(holds(fix, each.condition, case) for each in fix.leave_out), case.name
+
+
+@pytest.mark.parametrize("fix", catalog.fixes().values(), ids=catalog.fixes())
+def test_reports_have_each_job_to_leave_out_in_the_words_of_its_condition(fix: Fix) -> None:
+    assert [it.when for it in fix.leave_out if it.when] == [
+        condition.words(it.condition) for it in fix.leave_out if it.when
+    ]

@@ -72,7 +72,9 @@ def test_the_releases_are_as_pip_compares_them(version: str | None, releases: st
         ('loss == "mean" and version("verl") < "0.8"', True),
         ('loss == "mean" or version("verl") >= "0.8"', True),
         ('not (loss == "mean" and version("verl") >= "0.8")', True),
-        ('version("megatron-core") >= "0.8"', True),
+        ('version("megatron-core") >= "0.8"', False),
+        ('usually("a step is done") and version("verl") >= "0.8"', False),
+        ('given(x) and version("verl") >= "0.8"', True),
         ("loss", True),
     ],
 )
@@ -81,5 +83,14 @@ def test_without_a_job_what_its_release_alone_rules_out_is_no_harm(
 ) -> None:
     job_fixes.install(monkeypatch, leave_out={**job_fixes.LEAVE_OUT, "if": condition})
     verl = gates.installation(tmp_path, "0.7.1")
-    found = [it for it in companions.with_harms(job_fixes.findings(tmp_path), [verl]) if it.target.fix == "gate"]
+    gate = [it for it in job_fixes.findings(tmp_path) if it.target.fix == "gate"]
+    found = companions.with_harms(gate, [verl], all_=True)
     assert [[harm.holds for harm in it.harms] for it in found] == [[None] if there else []] * 2
+
+
+def test_what_is_installed_elsewhere_rules_out_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job_fixes.install(monkeypatch, leave_out={**job_fixes.LEAVE_OUT, "if": 'version("megatron-core") >= "0.8"'})
+    gate = job_fixes.findings(tmp_path)[0]
+    for all_, harms in ((True, 0), (False, 1)):
+        (found,) = companions.with_harms([gate], [gates.installation(tmp_path)], all_=all_)
+        assert len(found.harms) == harms

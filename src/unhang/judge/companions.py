@@ -10,11 +10,13 @@ from typing import Any
 from unhang.job.strikes import Harm, unasked
 from unhang.judge.decide import FIXED_UPSTREAM, NOT_AFFECTED
 from unhang.judge.findings import Finding
+from unhang.plugins import packs
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Companion
 
 _VERSION = re.compile(r'version\("([^"]+)"\)\s*([=!<>]=?)\s*"([^"]+)"')
+_CALL = re.compile(r"""\b(?:version|usually|rarely)\("[^"]*"\)""")
 _PLAIN = re.compile(r"(?:\.?[0-9]+)+")
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
@@ -62,9 +64,13 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
     return found
 
 
-def with_harms(findings: Iterable[Finding], installations: Iterable[Installation]) -> list[Finding]:
-    """Return the findings with what the fixes may do to a job of which nothing was said, in these releases."""
-    here = {it.upstream: it.version for it in installations}
+def with_harms(findings: Iterable[Finding], installations: Iterable[Installation], *, all_: bool) -> list[Finding]:
+    """Return the findings with what the fixes may do to a job of which nothing was said, in these releases.
+
+    ``all_`` says whether these are all installations of the environment.
+    """
+    here = {} if all_ else dict.fromkeys(packs.names())
+    here |= {it.upstream: it.version for it in installations}
     return [it._replace(harms=_harms(it.target.fix, here)) for it in findings]
 
 
@@ -74,10 +80,16 @@ def _harms(name: str, here: Mapping[str, str | None]) -> tuple[Harm, ...]:
 
 def _is_ruled_out(condition: str, here: Mapping[str, str | None]) -> bool:
     """Return whether a release alone decides that a condition does not hold; `ast`, which reads all, is slow."""
-    if " or " in condition or "(" in _VERSION.sub("", condition):
+    if " or " in condition or "(" in _CALL.sub("", condition):
         return False
-    asked = [_VERSION.fullmatch(part.strip()) for part in condition.split(" and ")]
-    return any(it and it[1] in here and not _is_in(here[it[1]], f"{it[2]}{it[3]}") for it in asked)
+    asked = filter(None, (_VERSION.fullmatch(part.strip()) for part in condition.split(" and ")))
+    return any(it[1] not in here or not _is_in(_base(here[it[1]]), f"{it[2]}{it[3]}") for it in asked)
+
+
+def _base(version: str | None) -> str | None:
+    """Return the release to which a release candidate belongs, as conditions have it."""
+    found = _PLAIN.match(version or "")
+    return found and found[0]
 
 
 def _here(name: str, by_fix: Mapping[str, Sequence[Finding]]) -> list[str]:

@@ -89,7 +89,9 @@ def again(search: Search, request: Request) -> Survey:
         findings = jobs.told(findings, request.job, search.installations)
         warnings += request.job.notes
     else:
-        findings = companions.with_harms(findings, search.installations)
+        findings = companions.with_harms(
+            findings, search.installations, all_=not request.upstreams and request.writer[0] != "wheel"
+        )
     if request.writer[0] != "wheel":  # a token may be for another of its wheels
         warnings += accept.unused(request.accepted, findings)
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))

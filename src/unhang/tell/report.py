@@ -360,7 +360,13 @@ def for_job(finding: Finding) -> dict[str, Any]:
     return {
         "strikes": found and {"word": found.word, "names": list(found.names), "why": list(finding.decides)},
         "leave_out": [
-            {"condition": it.condition, "effect": it.leave_out.effect, "why": it.leave_out.why, "holds": it.holds}
+            {
+                "condition": it.leave_out.condition,
+                "when": it.condition,
+                "effect": it.leave_out.effect,
+                "why": it.leave_out.why,
+                "holds": it.holds,
+            }
             for it in finding.harms
         ],
         "needs": list(finding.needs),
@@ -381,12 +387,13 @@ def uncertain(findings: Iterable[Finding], request: Request) -> str:
     names: dict[str, None] = {}
     for it in findings:
         for harm in (each for each in it.harms if each.holds is None):
-            found[f"{it.target.fix} {harm.words}"] = None
+            found[f"{it.target.fix} {harm.in_short if it.struck is None else harm.words}"] = None
             names.update(dict.fromkeys(harm.names))
     if not found:
         return ""
-    how = "--job FILE tells" if request.job is None else f"it depends on {', '.join(names)}; --setting tells it"
-    return f"look before you start: {'; '.join(found)}; {how}"
+    if request.job is not None:
+        return f"look before you start: {'; '.join(found)}; it depends on {', '.join(names)}: --setting tells it"
+    return f"look before you start: {'; '.join(found)}; which: {command('check', request, '-v', '--job', 'FILE')}"
 
 
 def _word(report: Report, finding: Finding, *, is_now: bool) -> str:

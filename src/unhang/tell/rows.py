@@ -165,7 +165,10 @@ def warned(finding: Finding, *, verbose: bool = False) -> list[str]:
     """Return what the fix would do to the job, or may, and what it needs beside it, a clause each."""
     if not (finding.verdict.to_rewrite or finding.result or finding.verdict.verdict == APPLIED):
         return []
-    lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
+    if finding.struck is None and not verbose:  # it may be a job of any kind
+        lines = [*dict.fromkeys(it.in_short for it in finding.harms)]
+    else:
+        lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
     lines += [f"needs {name} beside it here" for name in finding.needs]
     return lines + ([f"comes along with {', '.join(finding.along)}"] if finding.along else [])
 
