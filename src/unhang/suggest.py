@@ -53,7 +53,7 @@ def command(name: str, request: Request, *more: str) -> str:
     if request.writer[0] == "wheel":  # it has no installation: the next command can only be the same again
         words = [*request.writer]
     else:
-        words = [*(request.writer if name == "apply" else [name]), *_place(request)]
+        words = [*(request.writer if name == "apply" else name.split()), *_place(request)]
     chosen = _chosen(name, request, "--fix" in more)
     return line(
         "unhang",
@@ -152,7 +152,7 @@ def _option(option: str, value: str) -> list[str]:
 
 
 def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
-    if name == "sweep":  # it is about fixes alone
+    if name == "pack sweep":  # it is about fixes alone
         return []
     pairs = [pair for pair in request.chosen if name != "revert" or pair[0] not in _NOT_TO_REVERT]
     if named:

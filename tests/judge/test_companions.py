@@ -74,7 +74,9 @@ def test_the_releases_are_as_pip_compares_them(version: str | None, releases: st
         ('not (loss == "mean" and version("verl") >= "0.8")', True),
         ('version("megatron-core") >= "0.8"', False),
         ('usually("a step is done") and version("verl") >= "0.8"', False),
-        ('given(x) and version("verl") >= "0.8"', True),
+        ('given(x) and (loss or size > 1) and version("verl") >= "0.8"', False),
+        ('loss and (size > 1 or version("verl") >= "0.8")', True),
+        ('not version("verl") < "0.8"', True),
         ("loss", True),
     ],
 )

@@ -85,7 +85,7 @@ def _job(given: Mapping[str, Any]) -> Job | None:
     files, settings = given.get("job") or (), given.get("setting") or ()
     if not files and not settings:
         return None
-    from unhang.job.read import job  # type: ignore[import-not-found]  # most runs have no job
+    from unhang.job.read import job  # most runs have no job
 
     found: Job = job(files, settings, sys.stdin)
     return found

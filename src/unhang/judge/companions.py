@@ -16,7 +16,6 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Companion
 
 _VERSION = re.compile(r'version\("([^"]+)"\)\s*([=!<>]=?)\s*"([^"]+)"')
-_CALL = re.compile(r"""\b(?:version|usually|rarely)\("[^"]*"\)""")
 _PLAIN = re.compile(r"(?:\.?[0-9]+)+")
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
@@ -80,10 +79,15 @@ def _harms(name: str, here: Mapping[str, str | None]) -> tuple[Harm, ...]:
 
 def _is_ruled_out(condition: str, here: Mapping[str, str | None]) -> bool:
     """Return whether a release alone decides that a condition does not hold; `ast`, which reads all, is slow."""
-    if " or " in condition or "(" in _CALL.sub("", condition):
-        return False
-    asked = filter(None, (_VERSION.fullmatch(part.strip()) for part in condition.split(" and ")))
-    return any(it[1] not in here or not _is_in(_base(here[it[1]]), f"{it[2]}{it[3]}") for it in asked)
+    asked, text = [*_VERSION.finditer(condition)], condition
+    for at, it in enumerate(asked):
+        text = text.replace(it[0], f"@{at}", 1)
+    text = re.sub(r'"[^"]*"', "", text)
+    while "(" in text:  # what is in parentheses decides nothing here
+        text = re.sub(r"\([^()]*\)", "", text)
+    parts = [] if " or " in text else [part.strip() for part in text.split(" and ")]
+    alone = [it for at, it in enumerate(asked) if f"@{at}" in parts]
+    return any(it[1] not in here or not _is_in(_base(here[it[1]]), f"{it[2]}{it[3]}") for it in alone)
 
 
 def _base(version: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from unhang.job import condition, lookup  # type: ignore[attr-defined]
+from unhang.job import condition, lookup
 from unhang.job.strikes import CANNOT, STRIKES, judged
 from unhang.plugins import packs
 from unhang.shapes import catalog
