@@ -140,7 +140,7 @@ def test_before_the_job_is_started_one_line_says_what_is_not_known(found: list[F
         "look before you start: gate may abort some jobs; which: unhang check -v --job FILE"
     )
     open_ = struck(found, "strikes", "strikes")
-    assert report.uncertain(open_, OF_A_JOB).endswith(f"({CONDITION}); it depends on loss, size: --setting tells it")
+    assert report.uncertain(open_, OF_A_JOB).endswith(f"({CONDITION}); --setting NAME=VALUE tells loss, size")
     assert report.uncertain(struck(found, "strikes", "strikes", holds=True), OF_A_JOB) == ""
 
 

@@ -65,7 +65,7 @@ def told(options: argparse.Namespace, wanted: Request, seen: Survey, summary: Su
     left = [finding for finding in seen.findings if finding.left]
     if options.output_format == "text":
         lines = (
-            report.numbers_marked(seen.findings, wanted) if left else "",
+            report.numbers_marked(seen.findings, wanted),
             *summary(seen.findings, wanted, collides, report.left_out(left_out(seen, wanted), wanted)).split("\n"),
         )
         console.show("", *filter(None, lines))

@@ -95,10 +95,12 @@ def judged(fix: Fix, roles: Sequence[Look] = (lambda name: None,)) -> Struck:
 
 def _any(answers: Sequence[Answer]) -> Answer:
     """Return the answer of all roles together: true where one is, false where all are."""
+    from unhang.job.condition import Answer  # as in ``judged``
+
     for wanted in (True, None):
         if found := [it for it in answers if it.holds is wanted]:
-            return found[0] if wanted else found[0]._replace(names=_joined(found))
-    return answers[0]._replace(names=_joined(answers))
+            return found[0] if wanted else Answer(None, _joined(found))
+    return Answer(False, _joined(answers))
 
 
 def _joined(answers: Sequence[Answer]) -> tuple[str, ...]:

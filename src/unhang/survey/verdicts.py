@@ -84,10 +84,11 @@ def again(search: Search, request: Request) -> Survey:
         findings = stale.judged(findings, search)
     findings = companions.along(findings, request.companions, request.skipped)
     if request.job is not None:
-        from unhang.survey import jobs  # it imports ast
+        from unhang.job import lookup  # it imports ast
+        from unhang.survey import jobs
 
         findings = jobs.told(findings, request.job, search.installations)
-        warnings += request.job.notes
+        warnings += lookup.notes(request.job, search.installations)
     else:
         findings = companions.with_harms(
             findings, search.installations, all_=not request.upstreams and request.writer[0] != "wheel"

@@ -383,7 +383,7 @@ def summary(
     digest = joined(f"(digest {report.digest(findings)})", others)
     if not todo:
         what = " of these fixes" * bool(others) + " for this job" * (request.job is not None)
-        but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
+        but = ", but read the notes above" if any(it.notes for it in findings if it.settled or it.left) else ""
         return f"nothing left to do{what}{but} {digest}"
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:
