@@ -96,7 +96,8 @@ def test_a_row_says_whom_the_fix_may_harm_and_with_a_job_why(found: list[Finding
     ]
     fixed = [it._replace(verdict=it.verdict._replace(verdict="fixed-upstream")) for it in found]
     assert harm(fixed, verbose=True) == [], "nothing would be written"
-    assert "needs gate beside it here" in text(companions.along(found, ["gate"], []))[-1]
+    assert "needs gate" not in text(companions.along(found, ["gate"], []))[-1], "it is on its way"
+    assert "needs gate beside it, which --skip leaves out" in text(companions.along(found, ["gate"], ["gate"]))[-1]
     assert "comes along with pause" in text(companions.along(found, ["gate"], []))[1]
 
 

@@ -59,7 +59,8 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
         needs = tuple(
             other for other in here.get(name, ()) if _has_it(it) and not all(one.settled for one in by_fix[other])
         )
-        found.append(it._replace(needs=needs, along=tuple(callers.get(name, ()))))
+        lacks = tuple(other for other in needs if other in coming and other in skipped)
+        found.append(it._replace(needs=needs, lacks=lacks, along=tuple(callers.get(name, ()))))
     return found
 
 

@@ -169,7 +169,7 @@ def warned(finding: Finding, *, verbose: bool = False) -> list[str]:
         lines = [*dict.fromkeys(it.in_short for it in finding.harms)]
     else:
         lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
-    lines += [f"needs {name} beside it here" for name in finding.needs]
+    lines += [f"needs {name} beside it, which --skip leaves out" for name in finding.lacks]
     return lines + ([f"comes along with {', '.join(finding.along)}"] if finding.along else [])
 
 
@@ -199,7 +199,7 @@ def _about(finding: Finding, word: str) -> tuple[str, str, str]:
     fix = catalog.fix(finding.target.fix)
     is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
     changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
-    when = struck(finding) or (fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else "")
+    when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) and not struck(finding) else ""
     return fix.what, when, "changes numbers" if changes else ""
 
 
@@ -210,6 +210,8 @@ def _joined(what: str, when: str, numbers: str) -> list[str]:
 def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
     """Yield what else a row says: where it is, of a link, and details, unless the lines of a drift have them."""
     target, seen = finding.target, finding.seen
+    if told := struck(finding):
+        yield gate.line(told)
     if verbose:
         yield f"{target.file}  {target.function}"
         yield from _later(finding)
