@@ -138,11 +138,14 @@ def test_what_options_left_out_is_counted_in_the_last_line(found: list[Finding])
 
 def test_before_the_job_is_started_one_line_says_what_is_not_known(found: list[Finding]) -> None:
     assert report.uncertain(found, Request()) == (
-        "look before you start: gate may abort some jobs; which: unhang check -v --job FILE"
+        "look before you start: may abort some jobs: gate; which: unhang check -v --job FILE"
     )
     open_ = struck(found, "strikes", "strikes")
     assert report.uncertain(open_, OF_A_JOB).endswith(f"({CONDITION}); --setting NAME=VALUE tells loss, size")
     assert report.uncertain(struck(found, "strikes", "strikes", holds=True), OF_A_JOB) == ""
+    each = open_[0].harms[0]
+    many = [open_[0]._replace(harms=tuple(each._replace(names=(name,)) for name in "abcd"))]
+    assert report.uncertain(many, OF_A_JOB) == "look before you start: may abort some jobs: gate", "the rows say which"
 
 
 def test_json_sarif_and_annotations_carry_all_of_it(found: list[Finding], tmp_path: Path) -> None:

@@ -384,19 +384,22 @@ def left_out(others: Sequence[str], request: Request) -> str:
 
 def uncertain(findings: Iterable[Finding], request: Request) -> str:
     """Return one line on what fixes may do to a job, where nothing decides it; empty if they do no harm."""
-    found: dict[str, None] = {}
-    names: dict[str, None] = {}
-    for it in findings:
-        for harm in (each for each in it.harms if each.holds is None):
-            found[f"{it.target.fix} {harm.in_short if it.struck is None else harm.words}"] = None
-            names.update(dict.fromkeys(harm.names))
-    if not found:
+    harms = {(it.target.fix, harm): None for it in findings for harm in it.harms if harm.holds is None}
+    if not harms:
         return ""
-    line = f"look before you start: {'; '.join(found)}"
+    if request.job is not None and len(harms) < FEW:
+        told = [f"{fix} {harm.words}" for fix, harm in harms]
+    else:  # the rows have the conditions
+        by_effect: dict[str, dict[str, None]] = {}
+        for fix, harm in harms:
+            by_effect.setdefault(harm.in_short, {})[fix] = None
+        told = [f"{what}: {', '.join(fixes)}" for what, fixes in by_effect.items()]
+    line = f"look before you start: {'; '.join(told)}"
     if request.job is None:
         return f"{line}; which: {command('check', request, '-v', '--job', 'FILE')}"
-    settings = ", ".join(name for name in names if " " not in name)  # the others are facts, which no setting tells
-    return f"{line}; --setting NAME=VALUE tells {settings}" if settings else line
+    # the others are facts, which no setting tells
+    names = dict.fromkeys(name for _, harm in harms for name in harm.names if " " not in name)
+    return f"{line}; --setting NAME=VALUE tells {', '.join(names)}" if 0 < len(names) <= FEW else line
 
 
 def _word(report: Report, finding: Finding, *, is_now: bool) -> str:
