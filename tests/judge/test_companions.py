@@ -33,7 +33,9 @@ def test_what_may_come_along_is_what_the_chosen_fixes_need_and_was_not_chosen(mo
 def test_it_comes_along_where_it_is_needed_and_its_fix_too(tmp_path: Path) -> None:
     both = job_fixes.findings(tmp_path / "both")
     assert short(companions.along(both, ["gate"], [])) == {"gate": ((), ("pause",)), "pause": (("gate",), ())}
-    assert short(companions.along(both, [], [])) == {"gate": ((), ()), "pause": (("gate",), ())}, "both were chosen"
+    assert short(companions.along(both, [], [])) == {"gate": ((), ("pause",)), "pause": (("gate",), ())}
+    assert [it.not_chosen for it in companions.along(both, [], [])] == [False] * 3
+    assert [it.not_chosen for it in companions.along(both, ["gate"], [])] == [True, True, False]
     assert short(companions.along(both, ["gate"], ["gate"])) == {"pause": (("gate",), ())}, "--skip leaves it out"
     files = {"verl/one.py": gates.gated(gates.ONE), "verl/two.py": gates.gated(gates.TWO)}
     in_place = job_fixes.findings(tmp_path / "in_place", files)

@@ -47,7 +47,7 @@ def test_what_was_only_to_come_along_stays_out_with_what_needs_it(tmp_path: Path
     wrote, blocked = planned(lost)
     assert (wrote, sorted(blocked)) == (set(), ["gate", "pause"])
     assert blocked["gate"] == "it was to come along with pause, which is blocked"
-    chosen = [it._replace(along=()) for it in lost]
+    chosen = [it._replace(not_chosen=False) for it in lost]
     assert planned(chosen)[0] == {"gate"}
 
 

@@ -98,7 +98,10 @@ def test_a_row_says_whom_the_fix_may_harm_and_with_a_job_why(found: list[Finding
     assert harm(fixed, verbose=True) == [], "nothing would be written"
     assert "needs gate" not in text(companions.along(found, ["gate"], []))[-1], "it is on its way"
     assert "needs gate beside it, which --skip leaves out" in text(companions.along(found, ["gate"], ["gate"]))[-1]
-    assert "comes along with pause" in text(companions.along(found, ["gate"], []))[1]
+    assert "comes along: pause needs it here" in text(companions.along(found, ["gate"], []))[1]
+    ruled = struck(companions.along(found, [], []), "cannot-strike", "strikes")
+    (row,) = (line for line in text(ruled, OF_A_JOB) if "  gate  " in line)
+    assert "comes along: pause needs it here" in row, "though it cannot strike"
 
 
 def test_what_is_in_place_and_harms_the_job_is_shown_with_the_command_that_takes_it_back(found: list[Finding]) -> None:

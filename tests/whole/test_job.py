@@ -67,7 +67,7 @@ def test_without_it_the_fix_is_blocked_by_name_and_required_it_fails(kind: list[
 
 
 def test_check_is_about_the_job_and_apply_writes_no_more(site: Path) -> None:
-    where = ("--target", site, *SHARDED)
+    where = ["--target", str(site), *SHARDED]
     ran = cli.called_with_all("check", *where)
     assert (ran.code, f"  unhang apply --target {site} --setting strategy=fsdp" in ran.out) == (1, True)
     rows = cli.called_with_all("check", *where, "--output-format", "json").json["results"]
@@ -77,15 +77,25 @@ def test_check_is_about_the_job_and_apply_writes_no_more(site: Path) -> None:
     assert "  merged-lora-stale-sync  " not in ran.out
     assert cli.called_with_all("apply", *where).code == 0
     may = {row["fix"] for row in rows if row["verdict"] == "needed" and row["strikes"]["word"] != "cannot-strike"}
-    assert SIZE_ONE in written(site) == may
+    beside = {name for row in rows if row["fix"] in may for name in row["needs"]}
+    assert (SIZE_ONE in may, BESIDE in beside - may) == (True, site.name == "0.7.1")
+    assert written(site) == may | beside
+    assert (f"comes along: {SIZE_ONE} needs it here" in ran.out) is (site.name == "0.7.1")
     after = cli.called_with_all("check", *where)
     assert (after.code, "nothing left to do for this job" in after.out) == (0, True)
     assert cli.called_with_all("check", "--target", site).code == 1, "of another job, something is"
 
 
+def test_nothing_comes_along_with_what_cannot_strike(site: Path) -> None:
+    alone = ["--target", str(site), "--fix", SIZE_ONE, *settings(fsdp_size=-1, strategy="fsdp", use_dynamic_bsz=True)]
+    ran = cli.called_with_all("check", *alone, "--output-format", "json")
+    assert (ran.code, {row["fix"] for row in ran.json["results"] if row["verdict"] == "needed"}) == (0, {SIZE_ONE})
+    assert (cli.called_with_all("apply", *alone).code, written(site)) == (0, set())
+
+
 def test_what_would_harm_the_job_is_not_written_unless_it_is_asked_for_by_its_condition(site: Path) -> None:
     fix = "router-token-scale"
-    where = ("--target", site, *NO_VERL_LOSS, *settings(tensor_model_parallel_size=2))
+    where = ["--target", str(site), *NO_VERL_LOSS, *settings(tensor_model_parallel_size=2)]
     (harm, *_) = catalog.fix(fix).leave_out
     for command in ("apply", "overlay"):
         folder = [site / "overlay"] if command == "overlay" else []

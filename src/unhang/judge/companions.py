@@ -48,9 +48,8 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
     wanted = [name for name in by_fix if name not in coming]
     for name in wanted:
         for other in here.get(name, ()):
-            if other in coming and name not in callers.setdefault(other, []):
-                callers[other].append(name)
-                wanted += [other] if other not in wanted else []
+            callers.setdefault(other, []).append(name)
+            wanted += [other] if other not in wanted else []
     found = []
     for it in findings:
         name = it.target.fix
@@ -60,7 +59,8 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
             other for other in here.get(name, ()) if _has_it(it) and not all(one.settled for one in by_fix[other])
         )
         lacks = tuple(other for other in needs if other in coming and other in skipped)
-        found.append(it._replace(needs=needs, lacks=lacks, along=tuple(callers.get(name, ()))))
+        beside = tuple(callers.get(name, ()))
+        found.append(it._replace(needs=needs, lacks=lacks, along=beside, not_chosen=name in coming))
     return found
 
 

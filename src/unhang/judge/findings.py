@@ -92,7 +92,9 @@ class Finding(NamedTuple):
     lacks: tuple[str, ...] = ()
     """Those of them that are skipped."""
     along: tuple[str, ...] = ()
-    """The fixes that need this one beside them, which was not chosen itself."""
+    """The fixes here that need this one beside them."""
+    not_chosen: bool = False
+    """Whether it is here only because they do."""
 
     @property
     def settled(self) -> bool:

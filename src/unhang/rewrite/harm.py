@@ -38,4 +38,4 @@ def _concerning(findings: Sequence[Finding], request: Request) -> list[Finding]:
         ]  # fmt: skip
         stays.update(name for it in kept if not it.settled for name in it.needs)
     there = {it.target.fix for it in kept}
-    return [it for it in kept if it.settled or not it.along or not there.isdisjoint(it.along)]
+    return [it for it in kept if it.settled or not it.not_chosen or not there.isdisjoint(it.along)]

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installation]) -> list[Finding]:
-    """Return the findings with what each fix is to a job. Raises UnhangError ``bad-pack`` for a condition of a pack."""
+    """Return the findings with what each fix is to a job, without what would come along with what cannot strike it.
+
+    Raises UnhangError ``bad-pack`` for a condition of a pack.
+    """
     looks = cache(lambda upstream: lookup.looks(job, installations, upstream))
 
     @cache
@@ -40,4 +43,8 @@ def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installa
         found, decides = struck(finding.target.fix, finding.target.upstream)
         return finding._replace(struck=found, decides=decides, harms=found.harms)
 
-    return list(map(with_it, findings))
+    found = list(map(with_it, findings))
+    # what cannot strike is not written, so nothing comes along with it
+    there = {it.target.fix for it in found if it.settled or not it.cannot_strike}
+    found = [it._replace(along=tuple(name for name in it.along if name in there)) for it in found]
+    return [it for it in found if it.along or not it.not_chosen]

@@ -114,7 +114,7 @@ def beside(files: Iterable[FilePlan], findings: Sequence[Finding], request: Requ
     """Print which of the written fixes came along, and what they may do to the job."""
     done = {step.target.fix for file in files for step in file.steps}
     written = [it for it in findings if it.target.fix in done]
-    for name, along in {it.target.fix: it.along for it in written if it.along}.items():
+    for name, along in {it.target.fix: it.along for it in written if it.not_chosen}.items():
         why = next((it.why for it in catalog.fix(along[0]).companions if it.fix == name), "")
         note(f"{name} came along: {along[0]} needs it here{why and f': without it, {why}'}")
     if unsure := report.uncertain(written, request):

@@ -73,7 +73,7 @@ def is_settled(finding: Finding) -> bool:
 
 def is_ruled_out(finding: Finding) -> bool:
     """Return whether a report may count a finding, since the defect cannot strike the job."""
-    return not finding.settled and not finding.left
+    return not finding.settled and not finding.left and not finding.along
 
 
 def ordered(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -170,7 +170,8 @@ def warned(finding: Finding, *, verbose: bool = False) -> list[str]:
     else:
         lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
     lines += [f"needs {name} beside it, which --skip leaves out" for name in finding.lacks]
-    return lines + ([f"comes along with {', '.join(finding.along)}"] if finding.along else [])
+    comes = finding.along and (finding.not_chosen or (finding.cannot_strike and not finding.settled))
+    return lines + ([f"comes along: {' and '.join(finding.along)} needs it here"] if comes else [])
 
 
 def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
