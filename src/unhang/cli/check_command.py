@@ -70,7 +70,7 @@ def told(options: argparse.Namespace, wanted: Request, seen: Survey, summary: Su
         )
         console.show("", *filter(None, lines))
         if left and wanted.job is None:
-            console.note("what strikes your job, and what would harm it: --job FILE, its script or config")
+            console.how_to_give_the_job()
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

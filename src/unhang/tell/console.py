@@ -259,6 +259,12 @@ def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
         )
 
 
+def how_to_give_the_job() -> None:
+    """Print in one line how a report is about one job."""
+    sys.stdout.flush()
+    note("what strikes your job, and what would harm it: --job FILE, its script or config")
+
+
 def required(reasons: Sequence[str]) -> None:
     """Name each required fix that is not in place; the last line of a failed image build is the reason."""
     sys.stdout.flush()
