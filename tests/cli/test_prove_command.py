@@ -73,6 +73,15 @@ def test_the_text_ends_with_the_next_command(
     ((job),) = jobs
     assert (job.python, job.topology and job.topology.text()) == (sys.executable, "CP 2 x DP 3 (6 ranks)")
     assert {finding.target.fix for finding in job.findings} == {FIX[1]}
+    given = ["context_parallel_size=4", "tensor_model_parallel_size=2", "ranks=16"]
+    where = ["--target", str(site), "--python", sys.executable, *(f"--setting={one}" for one in given)]
+    for more, sizes in (
+        ([], "TP 2 x CP 4 x DP 2 (16 ranks)"),
+        (["--cp", "2"], "TP 2 x CP 2 x DP 4 (16 ranks)"),  # an option wins over the job
+        (["--case", "two"], None),
+    ):
+        main(["prove", *where, *more])
+        assert (jobs[-1].topology and jobs[-1].topology.text()) == sizes
 
 
 @pytest.fixture(scope="module")

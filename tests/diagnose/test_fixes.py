@@ -13,6 +13,7 @@ from packaging.version import Version
 from support import cli, fixes, wheels
 from unhang.diagnose import fixes as signed
 from unhang.diagnose.fixes import Place, Standing, cure, standings, upstreams
+from unhang.job import read
 from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.survey.verdicts import survey
@@ -103,6 +104,15 @@ def test_a_needed_fix_is_applied_and_then_it_is_the_other_nodes_turn(site: Path)
     check = after.hint.split("`")[1]
     assert check.startswith(f"unhang check --target {site} --fix {MTP} --expect-digest ")
     assert "nothing left to do" in run(check)
+
+
+def test_it_says_whether_the_defect_strikes_the_job(site: Path) -> None:
+    settings = {"context_parallel_size": 1, "mtp.enable": True, "use_legacy_worker_impl": "disable"}
+    job = read.job([], [f"{name}={value}" for name, value in settings.items()])
+    (stands,) = standings(survey(Request(target=str(site), fixes=(MTP,), job=job)).findings, Request())
+    assert stands.strikes == "cannot-strike"
+    assert stands.detail == "cannot strike this job: context_parallel_size=1 (--setting)"
+    assert found(site, MTP)[0].strikes is None
 
 
 def run(command: str) -> str:

@@ -156,6 +156,13 @@ def test_code_that_lacks_the_defect_is_never_known(verdict: str) -> None:
     assert (found.fix, found.answer) == ("mtp-cp-deadlock", "not-here")
 
 
+def test_a_defect_that_cannot_strike_the_job_by_its_settings_is_only_possible() -> None:
+    for word, answer in (("strikes", "known"), ("unknown", "known"), ("cannot-strike", "possible")):
+        stands = {"mtp-cp-deadlock": tuple(one._replace(strikes=word) for one in needed.NEEDED["mtp-cp-deadlock"])}
+        (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+        assert (found.fix, found.answer) == ("mtp-cp-deadlock", answer)
+
+
 def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
     whole = next(hung.job for fix, hung in EACH if fix == "sft-packed-seq-broadcast")
     fix = "sft-packed-seq-broadcast"

@@ -65,6 +65,11 @@ def test_each_job_to_leave_out_and_each_companion_is_shown_by_a_case(fix: Fix) -
         assert any(holds(fix, each.condition, case) for each in fix.leave_out), case.name
 
 
+@pytest.mark.parametrize("fix", catalog.fixes().values(), ids=catalog.fixes())
+def test_reports_have_each_job_to_leave_out_in_the_words_of_its_condition(fix: Fix) -> None:
+    assert [it.when for it in fix.leave_out] == [condition.words(it.condition) for it in fix.leave_out]
+
+
 def test_a_companion_is_a_fix_of_the_upstream_whose_releases_need_it() -> None:
     for fix in FIXES.values():
         for each in fix.companions:

@@ -33,7 +33,9 @@ def test_what_may_come_along_is_what_the_chosen_fixes_need_and_was_not_chosen(mo
 def test_it_comes_along_where_it_is_needed_and_its_fix_too(tmp_path: Path) -> None:
     both = job_fixes.findings(tmp_path / "both")
     assert short(companions.along(both, ["gate"], [])) == {"gate": ((), ("pause",)), "pause": (("gate",), ())}
-    assert short(companions.along(both, [], [])) == {"gate": ((), ()), "pause": (("gate",), ())}, "both were chosen"
+    assert short(companions.along(both, [], [])) == {"gate": ((), ("pause",)), "pause": (("gate",), ())}
+    assert [it.not_chosen for it in companions.along(both, [], [])] == [False] * 3
+    assert [it.not_chosen for it in companions.along(both, ["gate"], [])] == [True, True, False]
     assert short(companions.along(both, ["gate"], ["gate"])) == {"pause": (("gate",), ())}, "--skip leaves it out"
     files = {"verl/one.py": gates.gated(gates.ONE), "verl/two.py": gates.gated(gates.TWO)}
     in_place = job_fixes.findings(tmp_path / "in_place", files)
@@ -72,7 +74,11 @@ def test_the_releases_are_as_pip_compares_them(version: str | None, releases: st
         ('loss == "mean" and version("verl") < "0.8"', True),
         ('loss == "mean" or version("verl") >= "0.8"', True),
         ('not (loss == "mean" and version("verl") >= "0.8")', True),
-        ('version("megatron-core") >= "0.8"', True),
+        ('version("megatron-core") >= "0.8"', False),
+        ('usually("a step is done") and version("verl") >= "0.8"', False),
+        ('given(x) and (loss or size > 1) and version("verl") >= "0.8"', False),
+        ('loss and (size > 1 or version("verl") >= "0.8")', True),
+        ('not version("verl") < "0.8"', True),
         ("loss", True),
     ],
 )
@@ -81,5 +87,14 @@ def test_without_a_job_what_its_release_alone_rules_out_is_no_harm(
 ) -> None:
     job_fixes.install(monkeypatch, leave_out={**job_fixes.LEAVE_OUT, "if": condition})
     verl = gates.installation(tmp_path, "0.7.1")
-    found = [it for it in companions.with_harms(job_fixes.findings(tmp_path), [verl]) if it.target.fix == "gate"]
+    gate = [it for it in job_fixes.findings(tmp_path) if it.target.fix == "gate"]
+    found = companions.with_harms(gate, [verl], all_=True)
     assert [[harm.holds for harm in it.harms] for it in found] == [[None] if there else []] * 2
+
+
+def test_what_is_installed_elsewhere_rules_out_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job_fixes.install(monkeypatch, leave_out={**job_fixes.LEAVE_OUT, "if": 'version("megatron-core") >= "0.8"'})
+    gate = job_fixes.findings(tmp_path)[0]
+    for all_, harms in ((True, 0), (False, 1)):
+        (found,) = companions.with_harms([gate], [gates.installation(tmp_path)], all_=all_)
+        assert len(found.harms) == harms

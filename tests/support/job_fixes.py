@@ -13,7 +13,12 @@ from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
 WITH: Mapping[str, Any] = {"fix": "gate", "upstream": "verl", "releases": "<2.0", "why": "ranks wait for each other"}
-LEAVE_OUT: Mapping[str, Any] = {"if": 'loss == "mean" and size > 1', "effect": "aborts", "why": "it divides by 0"}
+LEAVE_OUT: Mapping[str, Any] = {
+    "if": 'loss == "mean" and size > 1',
+    "when": "loss=mean and size over 1",
+    "effect": "aborts",
+    "why": "it divides by 0",
+}
 
 
 def install(

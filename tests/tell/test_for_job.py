@@ -18,7 +18,7 @@ from unhang.tell import console, report, sarif
 from unhang.tell.report import Report
 
 ANY = Request()
-CONDITION = job_fixes.LEAVE_OUT["if"]
+CONDITION = job_fixes.LEAVE_OUT["when"]
 OF_A_JOB = Request(target="site", job=Job(), chosen=(("--job", "train.sh"),))
 
 
@@ -29,7 +29,7 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Finding]:
-    return companions.with_harms(job_fixes.findings(tmp_path), [gates.installation(tmp_path)])
+    return companions.with_harms(job_fixes.findings(tmp_path), [gates.installation(tmp_path)], all_=True)
 
 
 def what(findings: Sequence[Finding], request: Request = ANY) -> Report:
@@ -88,15 +88,20 @@ def test_a_row_says_whom_the_fix_may_harm_and_with_a_job_why(found: list[Finding
         rows = [line for line in text(findings, verbose=verbose) if "  gate  " in line]
         return [part for part in rows[0].split("  ") if " abort " in part]
 
-    assert harm(found) == [f"may abort a job ({CONDITION})"]
-    assert harm(found, verbose=True) == [f"may abort a job ({CONDITION}): it divides by 0"]
+    assert harm(found) == ["may abort some jobs"]
+    assert harm(found, verbose=True) == [f"may abort this job ({CONDITION}): it divides by 0"]
+    assert harm(struck(found, "strikes", "strikes")) == [f"may abort this job ({CONDITION})"]
     assert harm(struck(found, "strikes", "strikes", holds=True)) == [
         f"would abort this job ({CONDITION}): it divides by 0"
     ]
     fixed = [it._replace(verdict=it.verdict._replace(verdict="fixed-upstream")) for it in found]
     assert harm(fixed, verbose=True) == [], "nothing would be written"
-    assert "needs gate beside it here" in text(companions.along(found, ["gate"], []))[-1]
-    assert "comes along with pause" in text(companions.along(found, ["gate"], []))[1]
+    assert "needs gate" not in text(companions.along(found, ["gate"], []))[-1], "it is on its way"
+    assert "needs gate beside it, which --skip leaves out" in text(companions.along(found, ["gate"], ["gate"]))[-1]
+    assert "comes along: pause needs it here" in text(companions.along(found, ["gate"], []))[1]
+    ruled = struck(companions.along(found, [], []), "cannot-strike", "strikes")
+    (row,) = (line for line in text(ruled, OF_A_JOB) if "  gate  " in line)
+    assert "comes along: pause needs it here" in row, "though it cannot strike"
 
 
 def test_what_is_in_place_and_harms_the_job_is_shown_with_the_command_that_takes_it_back(found: list[Finding]) -> None:
@@ -136,15 +141,24 @@ def test_what_options_left_out_is_counted_in_the_last_line(found: list[Finding])
 
 def test_before_the_job_is_started_one_line_says_what_is_not_known(found: list[Finding]) -> None:
     assert report.uncertain(found, Request()) == (
-        f"look before you start: gate may abort a job ({CONDITION}); --job FILE tells"
+        "look before you start: may abort some jobs: gate; which: unhang check -v --job FILE"
     )
     open_ = struck(found, "strikes", "strikes")
-    assert report.uncertain(open_, OF_A_JOB).endswith(f"({CONDITION}); it depends on loss, size; --setting tells it")
+    assert report.uncertain(open_, OF_A_JOB).endswith(f"({CONDITION}); --setting NAME=VALUE tells loss, size")
     assert report.uncertain(struck(found, "strikes", "strikes", holds=True), OF_A_JOB) == ""
+    each = open_[0].harms[0]
+    many = [open_[0]._replace(harms=tuple(each._replace(names=(name,)) for name in "abcd"))]
+    assert report.uncertain(many, OF_A_JOB) == "look before you start: may abort some jobs: gate", "the rows say which"
 
 
 def test_json_sarif_and_annotations_carry_all_of_it(found: list[Finding], tmp_path: Path) -> None:
-    leave_out = {"condition": CONDITION, "effect": "aborts", "why": "it divides by 0", "holds": None}
+    leave_out = {
+        "condition": job_fixes.LEAVE_OUT["if"],
+        "when": CONDITION,
+        "effect": "aborts",
+        "why": "it divides by 0",
+        "holds": None,
+    }
     row = report.result(found[0])
     assert (row["strikes"], row["leave_out"], row["needs"]) == (None, [leave_out], [])
     harmed = companions.along(struck(found, "strikes", "cannot-strike", holds=True), [], [])

@@ -65,12 +65,12 @@ def told(options: argparse.Namespace, wanted: Request, seen: Survey, summary: Su
     left = [finding for finding in seen.findings if finding.left]
     if options.output_format == "text":
         lines = (
-            report.numbers_marked(seen.findings, wanted) if left else "",
+            report.numbers_marked(seen.findings, wanted),
             *summary(seen.findings, wanted, collides, report.left_out(left_out(seen, wanted), wanted)).split("\n"),
         )
         console.show("", *filter(None, lines))
         if left and wanted.job is None:
-            console.note("for one job alone: --job FILE, its script or config; --job - reads a command line")
+            console.how_to_give_the_job()
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

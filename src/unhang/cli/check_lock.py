@@ -86,7 +86,7 @@ def _for_job(findings: list[Finding], wanted: Request) -> list[Finding]:
     findings = companions.along(findings, wanted.companions, wanted.skipped)
     here = tuple(dict.fromkeys(it.installation for it in findings))
     if wanted.job is None:
-        return companions.with_harms(findings, here)
+        return companions.with_harms(findings, here, all_=False)
     from unhang.survey import jobs  # it imports ast
 
     return jobs.told(findings, wanted.job, here)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
+from unhang.job import lookup
 from unhang.prove import answers, installed, topology
 from unhang.prove.installed import Job
 from unhang.suggest import RECOVERY, Hint
@@ -17,8 +18,22 @@ from unhang.tell import console, progress, terminal
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-_SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "world_size")
+    from unhang.job import settings
+    from unhang.records import Installation
+
+_SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "dp": "",
+    "world_size": "ranks",
+}
+"""The sizes, by what sets them in a job."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,12 +43,14 @@ def run(options: argparse.Namespace) -> int:
     ``no-case``, and as ``check`` does.
     """
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
-    chosen = topology.from_sizes(**sizes) if sizes else None
-    if chosen is not None and options.case:
+    if sizes and options.case:
         hint = "leave out --case, or the sizes"
         raise UnhangError("bad-topology", "--case narrows the proofs' own cases, but sizes ask for yours", hint=hint)
     wanted = request(options)
     seen = survey(wanted)
+    if wanted.job is not None and not options.case:
+        sizes = {**_of_job(wanted.job, seen.search.installations), **sizes}
+    chosen = topology.from_sizes(**sizes) if sizes else None
     place = seen.environment
     python = installed.interpreter(place, options.python, os.getcwd(), os.environ)
     if seen.interrupted:
@@ -55,3 +72,14 @@ def run(options: argparse.Namespace) -> int:
         console.warnings(seen.search)
     console.searched(seen.search)
     return answers.exit_code(proved.lines)
+
+
+def _of_job(job: settings.Job, installations: Sequence[Installation]) -> dict[str, int]:
+    """Return the sizes that a job is started with, as far as they are known: those of its first role."""
+    looks = [look for it in installations for look in lookup.looks(job, installations, it.upstream)]
+    found = {}
+    for size, name in _SIZES.items():
+        values = (setting.value for look in looks if name and (setting := look(name)))
+        if value := next((it for it in values if isinstance(it, int) and it is not True and it > 0), 0):
+            found[size] = value
+    return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unhang.errors import joined
 from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NO_REWRITE, NOT_AFFECTED, SETTLED
 from unhang.shapes import catalog
 from unhang.suggest import command
-from unhang.tell import report
+from unhang.tell import report, rows
 
 if TYPE_CHECKING:
     from unhang.judge.findings import Finding
@@ -118,6 +119,8 @@ class Standing(NamedTuple):
     """That of the function."""
     code: str | None = None
     """As the verdict has it."""
+    strikes: str | None = None
+    """Whether the defect strikes the job by its settings: as JSON has it. None if nothing was said of a job."""
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
@@ -128,8 +131,10 @@ def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, 
     found = []
     for place, (finding,) in report.by_installation(findings):
         verdict = finding.verdict
-        what = verdict.verdict, verdict.detail, _hint(finding, report.digest(findings), request)
-        found.append(Standing(place.upstream, place.version, place.root, *what, finding.seen.shape, verdict.code))
+        detail = joined(verdict.detail, rows.struck(finding))
+        what = verdict.verdict, detail, _hint(finding, report.digest(findings), request), finding.seen.shape
+        word = finding.struck and finding.struck.word
+        found.append(Standing(place.upstream, place.version, place.root, *what, verdict.code, word))
     return tuple(one for one in found if one.verdict not in (FIXED_UPSTREAM, NOT_AFFECTED)) or tuple(found)
 
 

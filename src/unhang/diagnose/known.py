@@ -22,6 +22,7 @@ from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature, Standing
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
+from unhang.job.strikes import CANNOT
 from unhang.judge.decide import NEEDED, SETTLED
 from unhang.plugins import packs
 
@@ -89,10 +90,10 @@ def answers(
 
 def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> Answer:
     hang, word = shown.hang, "possible"
-    is_needed = any(one.verdict == NEEDED and (not hang.shapes or one.shape in hang.shapes) for one in stands)
-    if is_needed and shown.is_sure:
+    needed = [one for one in stands if one.verdict == NEEDED and (not hang.shapes or one.shape in hang.shapes)]
+    if shown.is_sure and any(one.strikes != CANNOT for one in needed):
         word = "also" if shown.before else "known"
-    elif stands and not is_needed and all(one.verdict in (NEEDED, *SETTLED) for one in stands):
+    elif stands and not needed and all(one.verdict in (NEEDED, *SETTLED) for one in stands):
         return Answer("not-here", signature.fix, hang.summary)
     question = signature.asks if word == "possible" else ""
     return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)

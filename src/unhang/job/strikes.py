@@ -33,26 +33,34 @@ class Harm(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """The condition, as it is printed: one that is a fact alone has no quotes."""
-        text = self.leave_out.condition.strip()
-        return text[1:-1] if text[0] == text[-1] == '"' and '"' not in text[1:-1] else text
+        """The condition, as it is printed."""
+        return self.leave_out.when or self.leave_out.condition
 
     @property
     def words(self) -> str:
-        """What it does, and to which job."""
-        if self.holds:
-            return f"would {_DOES[self.leave_out.effect].format('this job')} ({self.condition})"
-        return f"may {_DOES[self.leave_out.effect].format('a job')} ({self.condition})"
+        """What it does to the job, and under which condition."""
+        return f"{'would' if self.holds else 'may'} {self._does('this job')} ({self.condition})"
 
     @property
     def sentence(self) -> str:
         """The same, and why."""
         return f"{self.words}: {self.leave_out.why}"
 
+    @property
+    def in_short(self) -> str:
+        """What it does to some jobs, of which yours may be one."""
+        return f"may {self._does('some jobs')}"
+
+    def _does(self, whom: str) -> str:
+        return _DOES[self.leave_out.effect].format(whom)
+
     def is_meant(self, text: str) -> bool:
         """Return whether a user has written this condition; quotes and spaces may differ, as a shell takes some."""
-        one, other = ("".join(it.replace('"', "").replace("'", "").split()) for it in (text, self.condition))
-        return one == other
+        one, *ours = (
+            "".join(it.replace('"', "").replace("'", "").split())
+            for it in (text, self.condition, self.leave_out.condition)
+        )
+        return one in ours
 
 
 class Struck(NamedTuple):
@@ -90,10 +98,12 @@ def judged(fix: Fix, roles: Sequence[Look] = (lambda name: None,)) -> Struck:
 
 def _any(answers: Sequence[Answer]) -> Answer:
     """Return the answer of all roles together: true where one is, false where all are."""
+    from unhang.job.condition import Answer  # as in ``judged``
+
     for wanted in (True, None):
         if found := [it for it in answers if it.holds is wanted]:
-            return found[0] if wanted else found[0]._replace(names=_joined(found))
-    return answers[0]._replace(names=_joined(answers))
+            return found[0] if wanted else Answer(None, _joined(found))
+    return Answer(False, _joined(answers))
 
 
 def _joined(answers: Sequence[Answer]) -> tuple[str, ...]:

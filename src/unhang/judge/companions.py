@@ -10,6 +10,7 @@ from typing import Any
 from unhang.job.strikes import Harm, unasked
 from unhang.judge.decide import FIXED_UPSTREAM, NOT_AFFECTED
 from unhang.judge.findings import Finding
+from unhang.plugins import packs
 from unhang.records import Installation
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Companion
@@ -47,9 +48,8 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
     wanted = [name for name in by_fix if name not in coming]
     for name in wanted:
         for other in here.get(name, ()):
-            if other in coming and name not in callers.setdefault(other, []):
-                callers[other].append(name)
-                wanted += [other] if other not in wanted else []
+            callers.setdefault(other, []).append(name)
+            wanted += [other] if other not in wanted else []
     found = []
     for it in findings:
         name = it.target.fix
@@ -58,13 +58,19 @@ def along(findings: Sequence[Finding], coming: Collection[str], skipped: Collect
         needs = tuple(
             other for other in here.get(name, ()) if _has_it(it) and not all(one.settled for one in by_fix[other])
         )
-        found.append(it._replace(needs=needs, along=tuple(callers.get(name, ()))))
+        lacks = tuple(other for other in needs if other in coming and other in skipped)
+        beside = tuple(callers.get(name, ()))
+        found.append(it._replace(needs=needs, lacks=lacks, along=beside, not_chosen=name in coming))
     return found
 
 
-def with_harms(findings: Iterable[Finding], installations: Iterable[Installation]) -> list[Finding]:
-    """Return the findings with what the fixes may do to a job of which nothing was said, in these releases."""
-    here = {it.upstream: it.version for it in installations}
+def with_harms(findings: Iterable[Finding], installations: Iterable[Installation], *, all_: bool) -> list[Finding]:
+    """Return the findings with what the fixes may do to a job of which nothing was said, in these releases.
+
+    ``all_`` says whether these are all installations of the environment.
+    """
+    here = {} if all_ else dict.fromkeys(packs.names())
+    here |= {it.upstream: it.version for it in installations}
     return [it._replace(harms=_harms(it.target.fix, here)) for it in findings]
 
 
@@ -74,10 +80,21 @@ def _harms(name: str, here: Mapping[str, str | None]) -> tuple[Harm, ...]:
 
 def _is_ruled_out(condition: str, here: Mapping[str, str | None]) -> bool:
     """Return whether a release alone decides that a condition does not hold; `ast`, which reads all, is slow."""
-    if " or " in condition or "(" in _VERSION.sub("", condition):
-        return False
-    asked = [_VERSION.fullmatch(part.strip()) for part in condition.split(" and ")]
-    return any(it and it[1] in here and not _is_in(here[it[1]], f"{it[2]}{it[3]}") for it in asked)
+    asked, text = [*_VERSION.finditer(condition)], condition
+    for at, it in enumerate(asked):
+        text = text.replace(it[0], f"@{at}", 1)
+    text = re.sub(r'"[^"]*"', "", text)
+    while "(" in text:  # what is in parentheses decides nothing here
+        text = re.sub(r"\([^()]*\)", "", text)
+    parts = [] if " or " in text else [part.strip() for part in text.split(" and ")]
+    alone = [it for at, it in enumerate(asked) if f"@{at}" in parts]
+    return any(it[1] not in here or not _is_in(_base(here[it[1]]), f"{it[2]}{it[3]}") for it in alone)
+
+
+def _base(version: str | None) -> str | None:
+    """Return the release to which a release candidate belongs, as conditions have it."""
+    found = _PLAIN.match(version or "")
+    return found and found[0]
 
 
 def _here(name: str, by_fix: Mapping[str, Sequence[Finding]]) -> list[str]:

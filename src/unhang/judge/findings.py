@@ -89,8 +89,12 @@ class Finding(NamedTuple):
     """What the fix would do to the job, or may."""
     needs: tuple[str, ...] = ()
     """The fixes without which this one harms a job here, and that are not in place."""
+    lacks: tuple[str, ...] = ()
+    """Those of them that are skipped."""
     along: tuple[str, ...] = ()
-    """The fixes that need this one beside them, which was not chosen itself."""
+    """The fixes here that need this one beside them."""
+    not_chosen: bool = False
+    """Whether it is here only because they do."""
 
     @property
     def settled(self) -> bool:

@@ -142,7 +142,7 @@ def _block_alone(blocked: dict[tuple[Installation, str], Blocked], findings: Seq
                 how = "is blocked" if other in there else "--skip leaves out"
                 hint = f"see what blocks {other}" if other in there else f"do not skip {other}, or skip {fix} too"
                 _block(blocked, it, f"it must not go in without {other}, which {how}: {why}", hint)
-            if it.along and out.issuperset(it.along):
+            if it.not_chosen and out.issuperset(it.along):
                 why = f"it was to come along with {it.along[0]}, which is blocked"
                 _block(blocked, it, why, f"see what blocks {it.along[0]}")
         if len(blocked) == before:

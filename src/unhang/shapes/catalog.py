@@ -68,6 +68,8 @@ class LeaveOut(NamedTuple):
     effect: str
     """``aborts``, ``hangs``, ``worse-values`` or ``slower``."""
     why: str
+    when: str = ""
+    """The condition in words, as reports print it, since `check` must not import ``ast``; empty for the condition."""
 
 
 class Companion(NamedTuple):
@@ -120,7 +122,8 @@ class Fix(NamedTuple):
     @property
     def leave_out(self) -> tuple[LeaveOut, ...]:
         """The jobs that the fix is to be left out of."""
-        return tuple(LeaveOut(it["if"], it["effect"], it["why"]) for it in self.manifest.get("leave-out", ()))
+        rows = self.manifest.get("leave-out", ())
+        return tuple(LeaveOut(it["if"], it["effect"], it["why"], it.get("when", "")) for it in rows)
 
     @property
     def companions(self) -> tuple[Companion, ...]:

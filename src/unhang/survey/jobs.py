@@ -13,7 +13,6 @@ from unhang.shapes import catalog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unhang.job.condition import Look
     from unhang.job.settings import Job
     from unhang.job.strikes import Struck
     from unhang.judge.findings import Finding
@@ -21,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installation]) -> list[Finding]:
-    """Return the findings with what each fix is to a job. Raises UnhangError ``bad-pack`` for a condition of a pack."""
+    """Return the findings with what each fix is to a job, without what would come along with what cannot strike it.
+
+    Raises UnhangError ``bad-pack`` for a condition of a pack.
+    """
     looks = cache(lambda upstream: lookup.looks(job, installations, upstream))
 
     @cache
@@ -32,21 +34,17 @@ def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installa
         except condition.BadConditionError as error:
             raise packs.bad(f"{fix.folder}/manifest.json", str(error)) from None
         holds = {STRIKES: True, CANNOT: False}.get(found.word)
-        roles = looks(upstream) if found.names else ()
-        role = next((it for it in roles if condition.answer(fix.strikes, it).holds is holds), None)
-        return found, tuple(described(one, role) for one in found.names)
+        if not (roles := looks(upstream)):
+            return found, (f"it does not run {upstream}",)
+        likely = [it for it in roles if found.names and condition.answer(fix.strikes, it).holds is holds]
+        return found, tuple(lookup.told(likely[0], one) for one in found.names)
 
     def with_it(finding: Finding) -> Finding:
         found, decides = struck(finding.target.fix, finding.target.upstream)
         return finding._replace(struck=found, decides=decides, harms=found.harms)
 
-    return list(map(with_it, findings))
-
-
-def described(name: str, look: Look | None) -> str:
-    """Return a setting with its value, and where it was set; or its name alone, if it is not known."""
-    setting = look(name) if look else None
-    if setting is None or (setting.value is True and " " in name):
-        return name.removeprefix("version ")
-    plain = name.removeprefix("version ")
-    return f"{plain}{' ' if plain != name else '='}{setting.value} ({setting.source})"
+    found = list(map(with_it, findings))
+    # what cannot strike is not written, so nothing comes along with it
+    there = {it.target.fix for it in found if it.settled or not it.cannot_strike}
+    found = [it._replace(along=tuple(name for name in it.along if name in there)) for it in found]
+    return [it for it in found if it.along or not it.not_chosen]

@@ -84,12 +84,15 @@ def again(search: Search, request: Request) -> Survey:
         findings = stale.judged(findings, search)
     findings = companions.along(findings, request.companions, request.skipped)
     if request.job is not None:
-        from unhang.survey import jobs  # it imports ast
+        from unhang.job import lookup  # it imports ast
+        from unhang.survey import jobs
 
         findings = jobs.told(findings, request.job, search.installations)
-        warnings += request.job.notes
+        warnings += lookup.notes(request.job, search.installations)
     else:
-        findings = companions.with_harms(findings, search.installations)
+        findings = companions.with_harms(
+            findings, search.installations, all_=not request.upstreams and request.writer[0] != "wheel"
+        )
     if request.writer[0] != "wheel":  # a token may be for another of its wheels
         warnings += accept.unused(request.accepted, findings)
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))

@@ -114,7 +114,7 @@ def beside(files: Iterable[FilePlan], findings: Sequence[Finding], request: Requ
     """Print which of the written fixes came along, and what they may do to the job."""
     done = {step.target.fix for file in files for step in file.steps}
     written = [it for it in findings if it.target.fix in done]
-    for name, along in {it.target.fix: it.along for it in written if it.along}.items():
+    for name, along in {it.target.fix: it.along for it in written if it.not_chosen}.items():
         why = next((it.why for it in catalog.fix(along[0]).companions if it.fix == name), "")
         note(f"{name} came along: {along[0]} needs it here{why and f': without it, {why}'}")
     if unsure := report.uncertain(written, request):
@@ -259,6 +259,12 @@ def blocked(items: Sequence[Blocked], shown: Collection[str] = ()) -> None:
         )
 
 
+def how_to_give_the_job() -> None:
+    """Print in one line how a report is about one job."""
+    sys.stdout.flush()
+    note("what strikes your job, and what would harm it: --job FILE, its script or config")
+
+
 def required(reasons: Sequence[str]) -> None:
     """Name each required fix that is not in place; the last line of a failed image build is the reason."""
     sys.stdout.flush()
@@ -383,7 +389,7 @@ def summary(
     digest = joined(f"(digest {report.digest(findings)})", others)
     if not todo:
         what = " of these fixes" * bool(others) + " for this job" * (request.job is not None)
-        but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
+        but = ", but read the notes above" if any(it.notes for it in findings if it.settled or it.left) else ""
         return f"nothing left to do{what}{but} {digest}"
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:

@@ -144,7 +144,8 @@ def numbers_marked(findings: Iterable[Finding], request: Request) -> str:
 
 def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], list[str]]:
     """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left."""
-    to_come = {it.target.fix for it in findings if (it.verdict.to_rewrite or it.to_write or it.source) and not it.harm}
+    come = (it for it in findings if it.left and not it.harm)
+    to_come = {it.target.fix for it in come if it.verdict.to_rewrite or it.to_write or it.source}
     names = changing(to_come)
     if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
         return names, []
@@ -253,14 +254,15 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
             continue
         for finding in group:
             word = _word(report, finding, is_now=_key(finding) in now)
-            words.append(word)
             is_asked = verbose or finding.target.fix in report.request.required
             if is_asked or word == REVERTED or _key(finding) in now:
                 shown.append(finding)
             elif is_ruled_out(finding):
                 ruled.append(finding)
+                continue
             else:
                 (settled if is_settled(finding) else shown).append(finding)
+            words.append(word)
         groups = ordered(shown)
         for name, those in groups:
             lines += [f"  {name}:"] * (len(groups) > 1)
@@ -309,8 +311,7 @@ def github_report(report: Report) -> str:
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
-    is_left = any(it.left for it in report.findings)
-    numbers_line = numbers_to_come(report.findings, report.request) if is_left else ""
+    numbers_line = numbers_to_come(report.findings, report.request)
     lines += [gate.command("notice", numbers_line, title="unhang numbers")] if numbers_line else []
     other = differs(report.expected, report.findings)
     lines += [gate.command("error", other, title="unhang digest")] if other else []
@@ -360,7 +361,13 @@ def for_job(finding: Finding) -> dict[str, Any]:
     return {
         "strikes": found and {"word": found.word, "names": list(found.names), "why": list(finding.decides)},
         "leave_out": [
-            {"condition": it.condition, "effect": it.leave_out.effect, "why": it.leave_out.why, "holds": it.holds}
+            {
+                "condition": it.leave_out.condition,
+                "when": it.condition,
+                "effect": it.leave_out.effect,
+                "why": it.leave_out.why,
+                "holds": it.holds,
+            }
             for it in finding.harms
         ],
         "needs": list(finding.needs),
@@ -377,16 +384,22 @@ def left_out(others: Sequence[str], request: Request) -> str:
 
 def uncertain(findings: Iterable[Finding], request: Request) -> str:
     """Return one line on what fixes may do to a job, where nothing decides it; empty if they do no harm."""
-    found: dict[str, None] = {}
-    names: dict[str, None] = {}
-    for it in findings:
-        for harm in (each for each in it.harms if each.holds is None):
-            found[f"{it.target.fix} {harm.words}"] = None
-            names.update(dict.fromkeys(harm.names))
-    if not found:
+    harms = {(it.target.fix, harm): None for it in findings for harm in it.harms if harm.holds is None}
+    if not harms:
         return ""
-    how = "--job FILE tells" if request.job is None else f"it depends on {', '.join(names)}; --setting tells it"
-    return f"look before you start: {'; '.join(found)}; {how}"
+    if request.job is not None and len(harms) < FEW:
+        told = [f"{fix} {harm.words}" for fix, harm in harms]
+    else:  # the rows have the conditions
+        by_effect: dict[str, dict[str, None]] = {}
+        for fix, harm in harms:
+            by_effect.setdefault(harm.in_short, {})[fix] = None
+        told = [f"{what}: {', '.join(fixes)}" for what, fixes in by_effect.items()]
+    line = f"look before you start: {'; '.join(told)}"
+    if request.job is None:
+        return f"{line}; which: {command('check', request, '-v', '--job', 'FILE')}"
+    # the others are facts, which no setting tells
+    names = dict.fromkeys(name for _, harm in harms for name in harm.names if " " not in name)
+    return f"{line}; --setting NAME=VALUE tells {', '.join(names)}" if 0 < len(names) <= FEW else line
 
 
 def _word(report: Report, finding: Finding, *, is_now: bool) -> str:

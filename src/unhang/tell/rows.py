@@ -73,7 +73,7 @@ def is_settled(finding: Finding) -> bool:
 
 def is_ruled_out(finding: Finding) -> bool:
     """Return whether a report may count a finding, since the defect cannot strike the job."""
-    return not finding.settled and not finding.left
+    return not finding.settled and not finding.left and not finding.along
 
 
 def ordered(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -165,9 +165,13 @@ def warned(finding: Finding, *, verbose: bool = False) -> list[str]:
     """Return what the fix would do to the job, or may, and what it needs beside it, a clause each."""
     if not (finding.verdict.to_rewrite or finding.result or finding.verdict.verdict == APPLIED):
         return []
-    lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
-    lines += [f"needs {name} beside it here" for name in finding.needs]
-    return lines + ([f"comes along with {', '.join(finding.along)}"] if finding.along else [])
+    if finding.struck is None and not verbose:  # it may be a job of any kind
+        lines = [*dict.fromkeys(it.in_short for it in finding.harms)]
+    else:
+        lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
+    lines += [f"needs {name} beside it, which --skip leaves out" for name in finding.lacks]
+    comes = finding.along and (finding.not_chosen or (finding.cannot_strike and not finding.settled))
+    return lines + ([f"comes along: {' and '.join(finding.along)} needs it here"] if comes else [])
 
 
 def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
@@ -196,7 +200,7 @@ def _about(finding: Finding, word: str) -> tuple[str, str, str]:
     fix = catalog.fix(finding.target.fix)
     is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
     changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
-    when = struck(finding) or (fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else "")
+    when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) and not struck(finding) else ""
     return fix.what, when, "changes numbers" if changes else ""
 
 
@@ -207,6 +211,8 @@ def _joined(what: str, when: str, numbers: str) -> list[str]:
 def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
     """Yield what else a row says: where it is, of a link, and details, unless the lines of a drift have them."""
     target, seen = finding.target, finding.seen
+    if told := struck(finding):
+        yield gate.line(told)
     if verbose:
         yield f"{target.file}  {target.function}"
         yield from _later(finding)
