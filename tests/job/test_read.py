@@ -128,6 +128,15 @@ def test_several_commands_are_jobs_of_their_own_and_equal_ones_are_one() -> None
     assert [values(part) for part in job.parts] == [{"x": 1}, {"x": 2, "y": 1}]
 
 
+def test_a_branch_that_a_default_decides_marks_what_it_says() -> None:
+    text = 'M=${M:-1}\nA=(--a)\nif [ $M = 1 ]; then A+=(--b --c 2); fi\npython x.py "${A[@]}" --d'
+    job = read.job(["-"], [], io.StringIO(text))
+    at = "stdin:3, unless M is set"
+    assert job.settings == {
+        "a": Setting(True, "stdin:2"), "b": Setting(True, at), "c": Setting(2, at), "d": Setting(True, "stdin:4"),
+    }  # fmt: skip
+
+
 def test_configs_are_below_the_commands_that_read_them(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("lr: 1e-5\nmodel:\n  tp: 2\n  list: [1, a]\nb: &x {c: yes}\nd: {<<: *x, e: '1'}\n")
     (tmp_path / "job.sh").write_text("megatron sft c.yaml --lr 3")

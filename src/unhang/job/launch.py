@@ -150,7 +150,7 @@ def _pairs(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
                 break
             values.append(words[at])
             at += 1
-        name = name.replace("-", "_")
+        name = word._replace(raw=name).text.replace("-", "_")
         yield {"cn": "config_name", "cp": "config_path", "cd": "config_dir"}.get(name, name), values
 
 

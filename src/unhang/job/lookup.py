@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from unhang.errors import closest
+from unhang.errors import closest, is_near
 from unhang.job import condition, defaults, kinds
 from unhang.job.defaults import Known
 from unhang.job.kinds import Kind
-from unhang.job.settings import Job, Setting
+from unhang.job.settings import Job, Setting, Value, parsed
 from unhang.job.source import Unset
 from unhang.records import Installation, normal
 
@@ -121,7 +121,7 @@ class View:
                     value=mine.value if value is None else value, key=f"--{option.replace('_', '-')}"
                 ), ""
         for above in _above(key):
-            if above in unknown or above in settings:
+            if above in unknown or (above in settings and not _is_choice(settings[above].value)):
                 return None, unknown.get(above) or f"{settings[above].source}: {above} is set as a whole"
         return None, ""
 
@@ -160,8 +160,6 @@ class View:
             return other, why
         if found[2] is None or not self._known.is_whole:
             return None, f"{setting.source}: {value} is not known"
-        from unhang.job.settings import parsed
-
         return setting._replace(value=parsed(found[2])), ""
 
 
@@ -171,6 +169,11 @@ def _whole(name: str, key: str) -> str:
     if not dots:
         return name
     return ".".join(filter(None, [*key.split(".")[:-dots], name[dots:]]))
+
+
+def _is_choice(value: Value) -> bool:
+    """Return whether a value, of what has settings below it, names a config of a group."""
+    return isinstance(value, str) and bool(re.fullmatch(r"[\w./-]+", value))
 
 
 def _above(key: str) -> Iterator[str]:
@@ -215,33 +218,21 @@ def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
     for part in job.parts or (job,):
         kind = kinds.of(part.program, (*part.settings, *part.unknown))
         known = _known(part, kind, installations)
-        if known.why and kind and kind.about.get("defaults"):
+        if known.why and kind and "hydra" in kind.about.get("defaults", {}):
             found.append(f"the defaults of {kind.upstream} are not known: {known.why}")
         if not kind or not known.is_whole:
             continue
-        names = {*known.values, *known.options}
-        sections = {name.rpartition(".")[0] for name in names} - {""}
+        names = {*known.values, *known.options, "config_name", "config_path", "config_dir"}
+        sections = {"", *(above for name in names for above in _above(name))}
         for name, setting in part.settings.items():
-            is_inside = "." not in name or name.rpartition(".")[0] in sections
-            if (
-                name in names
-                or name in _OF_HYDRA
-                or not is_inside
-                or setting.source == "--setting"
-                or name in sections
-                or setting.key
-            ):
+            if name in {*names, *sections} or name.rpartition(".")[0] not in sections or setting.key or "@" in name:
                 continue
-            if "@" in name or any(it.startswith(f"{name}.") for it in names):
-                continue
+            if setting.source == "--setting" or not (kind.is_sure or is_near(name, names)):
+                continue  # a program of one's own has settings of its own
             near = closest(name, names)
-            release = known.source.removeprefix("default of ")
             hint = f"; did you mean {near}?" if near else ""
-            found.append(f"{setting.source}: {release} has no setting {name}{hint}")
+            found.append(f"{setting.source}: {known.source.removeprefix('default of ')} has no setting {name}{hint}")
     return tuple(dict.fromkeys(found))
-
-
-_OF_HYDRA = ("config_name", "config_path", "config_dir")
 
 
 def _known(job: Job, kind: Kind | None, installations: Sequence[Installation]) -> Known:

@@ -38,6 +38,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
     "-ge": operator.ge,
 }  # fmt: skip
+_FED = ("bash", "sbatch", "sh", "srun", "ssh")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
 
@@ -51,7 +52,7 @@ class Command(NamedTuple):
 
 class _Token(NamedTuple):
     kind: str
-    """``word``, ``array`` (an assignment of one), ``operator`` or ``end``."""
+    """``word``, ``array`` (an assignment of one), ``operator``, or ``fed``: a text that is fed to the last command."""
     text: str
     line: int
     items: tuple[_Token, ...] = ()
@@ -123,9 +124,10 @@ def _tokens(text: str, line: int) -> Iterator[_Token]:
             at = found.end()
             if found[0] == "\n":
                 line += 1
-                for mark in heredocs:  # what is fed to a command is none
+                for mark in heredocs:
                     body = re.compile(rf"^[ \t]*{re.escape(mark)}[ \t]*$", re.MULTILINE).search(text, at)
                     end = body.end() if body else len(text)
+                    yield _Token("fed", text[at : body.start() if body else end].replace("\\$", "$"), line)
                     line += text.count("\n", at, end)
                     at = end
                 heredocs.clear()
@@ -175,6 +177,7 @@ class _Reader:
         self._depth = 0
         self._truth: Truth = _OPEN  # of the last command
         self._is_inside = False  # of [[ ]]
+        self._last = ""  # command
 
     def read(self, text: str, line: int, depth: int) -> None:
         if depth > DEEPEST:
@@ -193,6 +196,9 @@ class _Reader:
                     patterns = None
                 elif token.kind == "word":
                     patterns.append(token.text)
+            elif token.kind == "fed":  # to a command: most take no script
+                if self._last in _FED:
+                    self.read(token.text, token.line, depth + 1)
             elif token.kind != "operator":
                 if len(words) > MOST:
                     raise NoShellError("a command of it is too long")
@@ -317,7 +323,9 @@ class _Reader:
             self._open("loop")
         is_test = self._is_inside or tokens[0].text in ("[", "[[", "!", "test")
         self._is_inside = (self._is_inside or any(it.text == "[[" for it in tokens[:2])) and tokens[-1].text != "]]"
+        self._last = tokens[0].text
         if any(block.way.holds is False for block in self._blocks):
+            self._last = ""
             return
         last = self._truth
         (way,) = self._way(operator)

@@ -209,7 +209,7 @@ def expanded(raw: str, line: int, variables: Variables, depth: int = 0) -> list[
             for number, word in enumerate(words):
                 if number and several:
                     made.end()
-                if quoted or several:
+                if quoted or word.maybe:
                     made.add(word.raw, word)
                 else:
                     made.split(word)
@@ -283,7 +283,7 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     if not form:
         return other_, end, False
     other = rest[form.end() :]
-    is_empty = not value or (not value[0].raw)
+    is_empty = not value or not (value[0].text or value[0].unknown)
     if form[1] == "+":
         if name in variables and is_empty:
             return [], end, False
@@ -296,8 +296,8 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     if form[1] == "?":
         return _variable(name, line, variables), end, several
     words = expanded(other if '"' in other or "'" in other else f'"{other}"', line, variables, depth + 1)
-    if name not in variables:
-        words = [by_default(it, name) for it in words] or [by_default(Word("", line), name)]
+    outer = name if name not in variables else value[0].unless if value else ""
+    words = [by_default(it, outer) for it in words or [Word("", line)]]
     if form[1] == "=":
         variables[name] = (_joined(words, line),)
     return words, end, several
