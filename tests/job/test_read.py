@@ -191,6 +191,8 @@ def refused(tmp_path: Path, name: str, data: bytes | None = None) -> UnhangError
 def test_what_cannot_be_read_is_refused_with_what_to_give(tmp_path: Path) -> None:
     assert refused(tmp_path, "gone.sh").code == "unreadable"
     assert refused(tmp_path, "a.sh", b"torchrun 'x").message.endswith("a ' is not closed")
+    with pytest.raises(UnhangError, match="is no text"):
+        read.job(["-"], [], io.StringIO("python x.py --a \0u61\0"))
     assert refused(tmp_path, "a.py", b"pass").message.endswith("what .py files say is not read")
     assert refused(tmp_path, "b.sh", b"\xff\xfe").code == "bad-job"
     assert refused(tmp_path, "b.sh", b"a\0b").code == "bad-job"

@@ -11,10 +11,10 @@ from typing import IO
 from unhang.errors import UnhangError
 from unhang.job import documents, launch, shell
 from unhang.job.settings import Job, Setting, parsed
-from unhang.job.words import NoShellError, Variables, Word, expanded
+from unhang.job.words import NoShellError, Variables, Word
 
 LARGEST = 4 << 20
-"""Bytes of a file."""
+"""Characters of a file."""
 MOST = 50
 """Commands of a job."""
 _HINT = (
@@ -125,10 +125,10 @@ def _of_scripts(scripts: Sequence[tuple[str, str]], names: Sequence[str], notes:
         found += filter(None, (launch.job(command, name, names) for command in commands))
         if len(found) > MOST:
             raise _bad(file, f"it starts over {MOST} programs")
-        if not found and len(scripts) == 1:
-            words = [word for it in variables.values() for word in it if len(it) > 1]
-            words = words or [it for command in commands for it in command.words]
-            words = words or [it for value in variables.values() for it in expanded(value[0].text, value[0].line, {})]
+        if not found and len(scripts) == 1:  # what another script puts behind a command
+            plain = [it for command in commands for it in command.words if command.words[0].text.startswith("-")]
+            words = [each for value in variables.values() for each in value if value not in of_slurm.values()]
+            words = [each._replace(raw=part) for each in [*words, *plain] for part in each.raw.split()]
             rest = f"{name}: no command in it is known to start a job"
             found = [launch.arguments(words, name, names)._replace(rest=rest)]
             notes.append(rest)
@@ -182,25 +182,20 @@ def _text(file: str, stdin: IO[str] | None) -> str:
     """Return the text of a file: a regular one of a bounded size. Raises UnhangError ``bad-job``, ``unreadable``."""
     if file == "-":
         text = stdin.read(LARGEST + 1) if stdin else ""
-        if len(text) > LARGEST:
-            raise _bad(file, f"it has more than {LARGEST >> 20} MiB")
-        return text.replace("\r\n", "\n")
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait for ever
-        with open(descriptor, "rb") as opened:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise _bad(file, "it is no regular file")
-            data = opened.read(LARGEST + 1)
-    except OSError as error:
-        why = f"what --job names cannot be read: {error.strerror}"
-        raise UnhangError("unreadable", why, path=file, hint=_HINT) from error
-    if len(data) > LARGEST:
+    else:
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait for ever
+            with open(descriptor, encoding="utf-8-sig") as opened:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise _bad(file, "it is no regular file")
+                text = opened.read(LARGEST + 1)
+        except OSError as error:
+            why = f"what --job names cannot be read: {error.strerror}"
+            raise UnhangError("unreadable", why, path=file, hint=_HINT) from error
+        except UnicodeDecodeError:
+            raise _bad(file, "it is no text in UTF-8") from None
+    if len(text) > LARGEST:
         raise _bad(file, f"it has more than {LARGEST >> 20} MiB")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _bad(file, "it is no text in UTF-8") from None
     if "\0" in text:
         raise _bad(file, "it is no text")
     return text.replace("\r\n", "\n")

@@ -56,7 +56,8 @@ class Word(NamedTuple):
     def _marked(self, kinds: str) -> str:
         if "\0" not in self.raw:
             return ""
-        return next((bytes.fromhex(it[2]).decode() for it in _MARK.finditer(self.raw) if it[1] in kinds), "")
+        found = next((it[2] for it in _MARK.finditer(self.raw) if it[1] in kinds), "")
+        return bytes.fromhex(found).decode("utf-8", "surrogatepass")
 
 
 class Array(tuple[Word, ...]):
@@ -69,7 +70,7 @@ _MARK = re.compile("\0([uad])([0-9a-f]*)\0")
 
 def marked(kind: str, text: str) -> str:
     """Return a mark: ``u`` why a text is not known, ``a`` the same of several words, ``d`` whose default it is."""
-    return f"\0{kind}{text.encode().hex()}\0"
+    return f"\0{kind}{text.encode('utf-8', 'surrogatepass').hex()}\0"
 
 
 def unknown(why: str, line: int) -> Word:
@@ -166,7 +167,7 @@ class _Made:
 
     def split(self, word: Word) -> None:
         """Add a text that is split at spaces."""
-        parts = word.raw.split()
+        parts = [part for part in word.raw.split() if word._replace(raw=part).text or word._replace(raw=part).unknown]
         if word.raw[:1].isspace():
             self.end()
         for number, part in enumerate(parts):
