@@ -139,11 +139,25 @@ def test_a_recipe_of_megatron_bridge_leaves_the_rest_open(looks: Callable[..., t
 def test_what_may_be_set_elsewhere_has_no_default(looks: Callable[..., tuple[View, ...]]) -> None:
     (view,) = looks("torchrun pretrain_gpt.py --num-layers 2 $MORE_ARGS", "megatron-core")
     assert (view("num_layers"), view("context_parallel_size")) == (Setting(2, "stdin:1"), None)
+    (view,) = looks("torchrun pretrain_gpt.py --num-layers 2 --use-checkpoint-args", "megatron-core")
+    assert view("num_experts") is None
     (actor, *_) = looks(f"{PPO} --config-path /etc --config-name mine", "verl")
     assert (actor("strategy"), actor("ranks")) == (None, None)
     (actor, _) = looks(f"{PPO} actor_rollout_ref.actor.fsdp_config='{{a: 1}}'", "verl")
     assert actor("fsdp_size") is None
     assert "is set as a whole" in actor.why("fsdp_size")
+
+
+def test_a_config_with_a_list_of_defaults_stands_on_those_of_the_release(
+    tmp_path: Path, installed: list[Installation]
+) -> None:
+    text = "defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\nalgorithm: {adv_estimator: grpo}\n"
+    (tmp_path / "mine.yaml").write_text(f"hydra: {{searchpath: ['file://verl/trainer/config']}}\n{text}")
+    (tmp_path / "run.sh").write_text(f"{PPO} --config-path=/gone --config-name=mine trainer.nnodes=2")
+    for files, nodes in (["mine.yaml"], 8), (["run.sh", "mine.yaml"], 16):
+        (actor,) = lookup.looks(read.job([str(tmp_path / it) for it in files], []), installed, "megatron-core")
+        assert actor("strategy") == Setting("megatron", "default of verl 0.8.0", "actor_rollout_ref.actor.strategy")
+        assert actor("ranks").value == nodes  # type: ignore[union-attr]
 
 
 def test_a_setting_may_be_given_by_the_name_of_a_condition(looks: Callable[..., tuple[View, ...]]) -> None:

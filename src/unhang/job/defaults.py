@@ -43,15 +43,17 @@ def known(how: Mapping[str, Any], installation: Installation | None, job: Job) -
     name = f"{installation.upstream} {installation.version or ''}".strip()
     root = installation.real_root
     if "hydra" in how:
-        return _of_hydra(root, name, job)
+        return _of_hydra(root, name, job, how["hydra"])
     if "parser" in how:
         return _of_parser(root, how["parser"], tuple(how["places"]), name)
     (of,) = [of for program, of in how["classes"].items() if program == job.program] or [()]
     return _of_classes(root, tuple(of), tuple(how["places"]), name)
 
 
-def _of_hydra(root: str, name: str, job: Job) -> Known:
-    found = hydra.entry(root, job.program) if job.program else None
+def _of_hydra(root: str, name: str, job: Job, usual: str) -> Known:
+    lists = [name for name, config in job.configs.items() if "defaults" in config]
+    program = job.program or (usual if lists else "")
+    found = hydra.entry(root, program) if program else None
     if found is None:
         return Known(why=f"the config of {job.program or 'the program'} is not one of {name}")
     folder, config = found
@@ -59,10 +61,9 @@ def _of_hydra(root: str, name: str, job: Job) -> Known:
         if key in job.unknown:
             return Known(why=job.unknown[key])
     settings = {key: str(job.settings[key].value) for key in ("config_path", "config_name") if key in job.settings}
-    folder = (
-        os.path.normpath(os.path.join(folder, "..", settings["config_path"])) if "config_path" in settings else folder
-    )
-    config = settings.get("config_name", config).removesuffix(".yaml")
+    config = settings.get("config_name", config if job.program else lists[0]).removesuffix(".yaml")
+    if "config_path" in settings and config not in job.configs:
+        folder = os.path.normpath(os.path.join(folder, "..", settings["config_path"]))
 
     def choice(group: str) -> str | None:
         if group in job.unknown:
@@ -70,7 +71,7 @@ def _of_hydra(root: str, name: str, job: Job) -> Known:
         return str(job.settings[group].value) if group in job.settings else None
 
     try:
-        document = hydra.composed(folder, config, root, choice)
+        document = hydra.composed(folder, config, root, choice, job.configs)
         values = {key: it.value for key, it in documents.flat(document, "").items()}
     except UnhangError as error:
         return Known(why=f"{error.message}: {error.hint}")

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unhang.job import documents, source
@@ -42,12 +43,14 @@ def entry(root: str, program: str) -> tuple[str, str] | None:
     return None
 
 
-def composed(folder: str, name: str, root: str, choice: Choice) -> dict[str, Any]:
-    """Return a config. ``root`` is what the search path of configs is relative to.
+def composed(
+    folder: str, name: str, root: str, choice: Choice, given: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return a config. ``root`` is what the search path is relative to; ``given`` are configs in place of files.
 
     Raises NotComposedError, ``documents.BadDocumentError``, OSError, and UnhangError ``no-job-reader``.
     """
-    composer = _Composer([folder], root, choice)
+    composer = _Composer([folder], choice, given)
     document = composer.document(name)
     for place in _list(document.get("hydra"), "searchpath"):
         kind, _, where = str(place).partition("://")
@@ -61,13 +64,13 @@ def composed(folder: str, name: str, root: str, choice: Choice) -> dict[str, Any
 
 
 class _Composer:
-    def __init__(self, folders: list[str], root: str, choice: Choice) -> None:
+    def __init__(self, folders: list[str], choice: Choice, given: Mapping[str, Mapping[str, Any]]) -> None:
         self.folders, self._choice = folders, choice
         self._chosen: dict[str, Any] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
+        self._documents: dict[str, Mapping[str, Any]] = {**given}
         self._packages: dict[str, str] = {}
 
-    def document(self, name: str) -> dict[str, Any]:
+    def document(self, name: str) -> Mapping[str, Any]:
         """Return the YAML file of a config."""
         name = os.path.normpath(name).lstrip("/")
         if name not in self._documents:
@@ -107,7 +110,7 @@ class _Composer:
             raise NotComposedError("it is nested too deeply")
         path = os.path.normpath(os.path.join(group, name)) if group else name
         document = self.document(path)
-        header = self._packages[os.path.normpath(path).lstrip("/")]
+        header = self._packages.get(os.path.normpath(path).lstrip("/"), "")
         package = "" if header == "_global_" else package if header in ("", "_group_") else header
         entries = [_entry(it) for it in _list(document, "defaults")]
         if not any("_self_" in it.choices for it in entries if not it.group):

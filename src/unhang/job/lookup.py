@@ -32,8 +32,10 @@ class View:
         self, job: Job, kind: Kind | None, role: Mapping[str, Any], known: Known, upstream: str,
         versions: Mapping[str, Setting],
     ) -> None:  # fmt: skip
-        self._job, self._kind, self._role, self._known, self._versions = job, kind, role, known, versions
+        self._kind, self._role, self._known, self._versions = kind, role, known, versions
         self._about = kind.about if kind else {}
+        opens = [job.settings[name] for name in self._about.get("opens", ()) if name in job.settings]
+        self._job = job if job.rest or not opens else job._replace(rest=f"{opens[0].source}: others are set elsewhere")
         self._is_own = kind is not None and kind.is_of(upstream)
 
     def __call__(self, name: str) -> Setting | None:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from unhang.errors import UnhangError
 from unhang.job import documents, launch, shell
@@ -39,7 +39,8 @@ def job(files: Sequence[str], settings: Sequence[str], stdin: IO[str] | None = N
     UnhangError ``bad-job``, ``no-job-reader``, ``unreadable``, and ``bad-option`` for a setting.
     """
     given = dict(_given(settings))
-    scripts, documents_ = list[tuple[str, str]](), dict[str, dict[str, Setting]]()
+    scripts, configs = list[tuple[str, str]](), dict[str, Mapping[str, Any]]()
+    whole: dict[str, Setting] = {}
     parts: list[Job] = []
     for file in files:
         if file.startswith("pid:"):
@@ -48,15 +49,16 @@ def job(files: Sequence[str], settings: Sequence[str], stdin: IO[str] | None = N
         text = _text(file, stdin)
         name = "stdin" if file == "-" else os.path.basename(file)
         if file.endswith((".yaml", ".yml", ".json")) or re.match(r"\s*\{\s*[\"}]", text):
-            documents_[name] = _document(file, name, text)
+            configs[name], more = _document(file, name, text)
+            whole.update(more)
         elif file.endswith((".py", ".ipynb", ".toml")):
             raise _bad(file, f"what {os.path.splitext(file)[1]} files say is not read")
         else:
             scripts.append((file, text))
     notes: list[str] = []
-    parts += _of_scripts(scripts, tuple(documents_), notes)
-    whole = {name: setting for document in documents_.values() for name, setting in document.items()}
-    parts = [_with(part, whole, given) for part in parts or [Job()]]
+    parts += _of_scripts(scripts, tuple(configs), notes)
+    configs = {name.removesuffix(".yaml"): config for name, config in configs.items()}
+    parts = [_with(part, whole, given)._replace(configs=configs) for part in parts or [Job()]]
     firsts: dict[object, Job] = {}
     for part in parts:
         firsts.setdefault(_content(part), part)
@@ -100,10 +102,13 @@ def _given(settings: Sequence[str]) -> Iterator[tuple[str, Setting]]:
         yield name, Setting(parsed(value), "--setting")
 
 
-def _document(file: str, name: str, text: str) -> dict[str, Setting]:
+def _document(file: str, name: str, text: str) -> tuple[Mapping[str, Any], dict[str, Setting]]:
+    """Return what a file has, and its settings: a list of defaults is none."""
     try:
         found = documents.of_json(text) if text.lstrip()[:1] == "{" else documents.yaml(text)
-        return documents.flat(found, name)
+        left_out = ("defaults", "hydra") if isinstance(found, dict) and isinstance(found.get("defaults"), list) else ()
+        flat = documents.flat(found, name)
+        return found, {key: it for key, it in flat.items() if key.partition(".")[0] not in left_out}
     except documents.BadDocumentError as error:
         raise _bad(file, str(error)) from error
 
