@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import cli
-from unhang.job import lookup, read
+from unhang.job import hydra, lookup, read
 from unhang.job.lookup import View
 from unhang.job.settings import Job, Setting
 from unhang.records import Installation
@@ -183,7 +184,8 @@ def test_what_the_release_does_not_know_is_told_with_the_closest_name(installed:
 def test_without_pyyaml_the_defaults_of_verl_are_unknown_and_the_extra_is_named(
     installed: list[Installation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    hydra._read.cache_clear()
     (note,) = lookup.notes(job(PPO), installed)
     assert note.endswith("YAML is read with PyYAML: pip install 'unhang[job]'")
 

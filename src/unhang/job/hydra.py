@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -77,14 +78,11 @@ class _Composer:
             if len(self._documents) >= _MOST or name.startswith(".."):
                 raise NotComposedError(f"it has no config {name}")
             for folder in self.folders:
-                if (text := source.text(os.path.join(folder, f"{name}.yaml"))) is not None:
+                if (found := _read(os.path.join(folder, f"{name}.yaml"))) is not None:
                     break
             else:
                 raise NotComposedError(f"there is no config {name}")
-            read = documents.yaml(text)
-            header = re.match(r"(?:\s*#.*\n|\s*\n)*?#\s*@package\s+(\S+)", text)
-            self._packages[name] = header[1] if header else ""
-            self._documents[name] = read if isinstance(read, dict) else {}
+            self._documents[name], self._packages[name] = found
         return self._documents[name]
 
     def choose(self, document: Mapping[str, Any], depth: int) -> None:
@@ -145,6 +143,16 @@ class _Composer:
 
     def _filled(self, choice: str) -> str:
         return re.sub(r"\$\{([\w./@]+)\}", lambda it: str(self._chosen.get(it[1], it[0])), choice)
+
+
+@cache
+def _read(path: str) -> tuple[Mapping[str, Any], str] | None:
+    """Return what a YAML file has, and the package that its first lines name; None without one."""
+    if (text := source.text(path)) is None:
+        return None
+    read = documents.yaml(text)
+    header = re.match(r"(?:\s*#.*\n|\s*\n)*?#\s*@package\s+(\S+)", text)
+    return read if isinstance(read, dict) else {}, header[1] if header else ""
 
 
 def _list(document: Any, key: str) -> list[Any]:

@@ -220,7 +220,7 @@ def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
     for part in job.parts or (job,):
         kind = kinds.of(part.program, (*part.settings, *part.unknown))
         known = _known(part, kind, installations)
-        if known.why and kind and "hydra" in kind.about.get("defaults", {}):
+        if known.why and kind and kind.about.get("defaults"):
             found.append(f"the defaults of {kind.upstream} are not known: {known.why}")
         if not kind or not known.is_whole:
             continue

@@ -237,7 +237,7 @@ class _Reader:
         if word == "{" and self._blocks and self._blocks[-1].kind == "function":
             self._blocks[-1] = self._blocks[-1]._replace(kind="{ function")
         elif word == "{":
-            self._open("{", *self._way(before))
+            self._open("{", self._way(before))
         elif word in ("if", "while", "until"):
             self._open("if" if word == "if" else "loop")
         elif word == "then":
@@ -311,12 +311,12 @@ class _Reader:
         self._now.clear()
         self._now.update(values)
 
-    def _way(self, operator: str) -> tuple[Truth]:
+    def _way(self, operator: str) -> Truth:
         """Return whether a command after an operator runs."""
-        if not operator or (operator == "&&" and self._truth.holds is None and not self._truth.is_asked):
-            return (Truth(True),)
         holds = self._truth.holds
-        return (Truth(holds if operator == "&&" or holds is None else not holds, self._truth.unless),)
+        if not operator or (operator == "&&" and holds is None and not self._truth.is_asked):
+            return Truth(True)
+        return Truth(holds if operator == "&&" or holds is None else not holds, self._truth.unless)
 
     def _command(self, tokens: list[_Token], operator: str) -> None:
         if tokens[0].text in ("for", "select"):
@@ -328,7 +328,7 @@ class _Reader:
             self._last = ""
             return
         last = self._truth
-        (way,) = self._way(operator)
+        way = self._way(operator)
         if is_test:
             now = self._tested(tokens)
         elif way.holds is False:
@@ -370,7 +370,7 @@ class _Reader:
             return
         name = rest[0].text
         if name in ("for", "select") and len(rest) > 1:
-            self._now[rest[1].text] = (unknown(f"{rest[1].text} is another one in each round", name_line(rest)),)
+            self._now[rest[1].text] = (unknown(f"{rest[1].text} is another one in each round", rest[0].line),)
         elif name in _DECLARES:
             for token in rest[1:]:
                 if token.kind == "array" or _ASSIGNED.match(token.text):
@@ -422,15 +422,10 @@ class _Reader:
         elif index:
             into[name] = (unknown(f"{name}{index} is not worked out", token.line),)
         else:
-            words = expanded(f"{token.text[found.end() :]}", token.line, self._now)
+            words = expanded(token.text[found.end() :], token.line, self._now)
             if len(words) != 1 or old:
                 words = [Word("".join(it.raw for it in old[:1]) + " ".join(it.raw for it in words), token.line)]
             into[name] = type(old)((by_default(words[0], unless), *old[1:]))
-
-
-def name_line(tokens: Sequence[_Token]) -> int:
-    """Return the line of a command."""
-    return tokens[0].line
 
 
 def _both(one: Truth, other: Truth, operator: str) -> Truth:

@@ -240,16 +240,14 @@ def _expansion(
     if raw[at + 1 : at + 2] in ("@", "*"):
         return variables.get("@", ()), at + 2, raw[at + 1] == "@"
     if found := _NAME.match(raw, at + 1):
-        return (_variable(found[0], line, variables)[:1] or [Word("", line)]), found.end(), False
+        return _variable(found[0], line, variables), found.end(), False
     if raw[at + 1 : at + 2] and raw[at + 1] in "0123456789#?$!-":
         return [unknown(f"${raw[at + 1]} is known when the script runs", line)], at + 2, False
     return None
 
 
-def _variable(name: str, line: int, variables: Variables) -> tuple[Word, ...]:
-    if name in variables:
-        return variables[name]
-    return (unknown(f"{name} is not set here", line),)
+def _variable(name: str, line: int, variables: Variables) -> Sequence[Word]:
+    return variables.get(name, [unknown(f"{name} is not set here", line)])[:1] or [Word("", line)]
 
 
 def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -> tuple[Sequence[Word], int, bool]:
@@ -276,11 +274,9 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     several = index == "@"
     form = re.match(r":?([-=+?])", rest)
     if not rest:
-        if name not in variables:
-            value = [unknown(f"{name} is not set here", line)]
-        elif index == "*":
-            value = [_joined(value, line)]
-        return value or ([] if several else [Word("", line)]), end, several
+        if name not in variables or index is None:
+            return _variable(name, line, variables), end, several
+        return ([_joined(value, line)] if index == "*" else value) or [Word("", line)] * (not several), end, several
     if not form:
         return other_, end, False
     other = rest[form.end() :]
