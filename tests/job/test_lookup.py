@@ -127,6 +127,9 @@ def test_options_of_ms_swift_have_the_defaults_of_its_classes(looks: Callable[..
     assert view("expert_tensor_parallel_size") == Setting(1, "default of ms-swift 4.6.0")
     (view,) = looks("megatron sft", "megatron-core")
     assert (view("calculate_per_token_loss"), view("moe_router_load_balancing_type")) == (None, None)
+    for program in "megatron sft", "torchrun /x/swift/cli/_megatron/sft.py":
+        (view,) = looks(f"{program} --lr 1", "mcore-bridge")
+        assert view("moe_grouped_gemm") == Setting(True, "default of ms-swift 4.6.0")
     (view,) = looks("swift infer --metric acc", "ms-swift")
     assert view("metric") == Setting("acc", "stdin:1")
 
@@ -142,6 +145,8 @@ def test_what_may_be_set_elsewhere_has_no_default(looks: Callable[..., tuple[Vie
     assert (view("num_layers"), view("context_parallel_size")) == (Setting(2, "stdin:1"), None)
     (view,) = looks("torchrun pretrain_gpt.py --num-layers 2 --use-checkpoint-args", "megatron-core")
     assert view("num_experts") is None
+    (actor, *_) = looks(f"{PPO} --config-path /w/verl/verl/trainer/config/ --config-name ppo_trainer.yaml", "verl")
+    assert actor("strategy").value == "fsdp"  # type: ignore[union-attr]
     (actor, *_) = looks(f"{PPO} --config-path /etc --config-name mine", "verl")
     assert (actor("strategy"), actor("ranks")) == (None, None)
     (actor, _) = looks(f"{PPO} actor_rollout_ref.actor.fsdp_config='{{a: 1}}'", "verl")

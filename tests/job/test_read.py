@@ -116,6 +116,9 @@ python3 -u -m verl.trainer.main_ppo --config-name=mine $actor +a.b=1 ++c='[1,2]'
         ("ray job submit --address=x -- python3 -m verl.trainer.main_ppo --a 1", "verl.trainer.main_ppo", None),
         ("L=(python)\nif f; then L=(uv run python); fi\n\"${L[@]}\" -m a.b --a 1", "a.b", None),
         ("$PYTHON -m a.b --a 1", "a.b", None),
+        ("root@node-1:/work/Megatron-LM# torchrun x.py --a 1", "x.py", 1),
+        ("(env) [me@node dir]$ python x.py --a 1", "x.py", None),
+        ("+ python3 -m a.b --a 1", "a.b", None),
     ],
 )  # fmt: skip
 def test_what_a_command_starts_and_on_how_many_ranks(command: str, program: str, ranks: int | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -46,7 +47,8 @@ def known(how: Mapping[str, Any], installation: Installation | None, job: Job) -
         return _of_hydra(root, name, job, how["hydra"])
     if "parser" in how:
         return _of_parser(root, how["parser"], tuple(how["places"]), name)
-    (of,) = [of for program, of in how["classes"].items() if program == job.program] or [()]
+    command = re.split(r"[ ./]", job.program.removesuffix(".py"))[-1]
+    of = how["classes"].get(command, ())
     return _of_classes(root, tuple(of), tuple(how["places"]), name)
 
 
@@ -62,8 +64,9 @@ def _of_hydra(root: str, name: str, job: Job, usual: str) -> Known:
             return Known(why=job.unknown[key])
     settings = {key: str(job.settings[key].value) for key in ("config_path", "config_name") if key in job.settings}
     config = settings.get("config_name", config if job.program else lists[0]).removesuffix(".yaml")
-    if "config_path" in settings and config not in job.configs:
-        folder = os.path.normpath(os.path.join(folder, "..", settings["config_path"]))
+    path = os.path.normpath(settings.get("config_path", ""))
+    if path != "." and config not in job.configs and not path.endswith(os.path.relpath(folder, root)):
+        folder = os.path.normpath(os.path.join(folder, "..", path))
 
     def choice(group: str) -> str | None:
         if group in job.unknown:

@@ -28,6 +28,8 @@ _SBATCH = {
     "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
     "gpus_per_node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
 }
+_PROMPT = re.compile(r"^[ \t]*(\(\S+\)[ \t]*)?(\[?\S+@\S+[:\s]\S*[#$%]|\$|\++)[ \t]+", re.MULTILINE)
+"""What a terminal, or ``set -x``, has before a command."""
 _SHORT = {"N": "nodes", "n": "ntasks"}
 
 
@@ -186,7 +188,7 @@ def _proc(number: str, name: str) -> bytes:
 def _text(file: str, stdin: IO[str] | None) -> str:
     """Return the text of a file: a regular one of a bounded size. Raises UnhangError ``bad-job``, ``unreadable``."""
     if file == "-":
-        text = stdin.read(LARGEST + 1) if stdin else ""
+        text = _PROMPT.sub("", stdin.read(LARGEST + 1) if stdin else "")
     else:
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait for ever
