@@ -49,6 +49,8 @@ def test_a_key_of_verl_is_the_jobs_own_or_the_default_of_the_release(looks: Call
     assert actor("lora.merge") == Setting(False, "default of verl 0.8.0", "actor_rollout_ref.model.lora.merge")
     assert actor("use_legacy_worker_impl") == Setting(None, "verl 0.8.0 has no such setting")
     assert lookup.told(actor, "fsdp_size") == "actor_rollout_ref.actor.fsdp_config.fsdp_size=4 (stdin:1)"
+    assert actor("version ms-swift") == Setting(None, "the job does not run it")
+    assert actor("version transformer-engine") is None
     assert lookup.told(actor, "version verl") == "verl 0.8.0 (installed)"
     assert (actor("program"), actor("ranks")) == (
         Setting("verl.trainer.main_ppo", "its command"),
@@ -91,6 +93,7 @@ def test_what_a_job_does_not_run_has_no_looks(looks: Callable[..., tuple[View, .
     assert looks(PPO, "megatron-core") == looks(PPO, "ms-swift") == looks(PPO, "mcore-bridge") == ()
     assert looks("megatron sft --lr 1", "verl") == looks("swift sft --lr 1", "megatron-core") == ()
     assert len(looks("megatron sft --lr 1", "mcore-bridge")) == 1
+    assert len(looks("swift export --to_mcore true", "megatron-core")) == 1
     # a program that nobody knows may run anything
     assert len(looks("torchrun mine.py --micro-batch-size 1", "ms-swift")) == 1
     assert len(looks(PPO, "of-a-pack")) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import subprocess
 import sys
 import time
@@ -226,6 +227,24 @@ def test_a_tag_makes_nothing_and_no_time_is_lost(tmp_path: Path) -> None:
     assert values(read.job([str(tmp_path / "a.yaml")], [])) == {"a": '["touch /tmp/x"]', "b": 1}
     given(tmp_path, "x " + "a=$(b) " * 15_000 + "\n" + "if a; then b=1; fi\n" * 3000 + "# " + "q" * 100_000)
     assert time.monotonic() - start < 10
+
+
+def test_a_damaged_script_is_read_or_refused() -> None:
+    chance, pieces = (
+        random.Random(1),
+        [*"'\"$(){}[]`\\\n;&|<>=#*@!-+", "${A[@]}", "$((", "<<E\n", "if ", "fi\n", "\ud800"],
+    )
+    outcomes = set()
+    for _ in range(400):
+        text = MEGATRON
+        for _ in range(chance.randrange(1, 8)):
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice(pieces) + text[at + chance.randrange(20) :]
+        try:
+            outcomes.add(read.job(["-"], [], io.StringIO(text)).program)
+        except UnhangError as error:
+            outcomes.add(error.code)
+    assert {"pretrain_gpt.py", "bad-job"} <= outcomes
 
 
 def test_yaml_needs_an_extra_and_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,10 @@ class View:
 
     def _found(self, name: str) -> tuple[Setting | None, str]:
         if name.startswith("version "):
-            return self._versions.get(name.removeprefix("version ")), ""
+            other = name.removeprefix("version ")
+            if self._kind and self._kind.runs(other) is None:
+                return Setting(None, "the job does not run it"), ""
+            return self._versions.get(other), ""
         if name == "program":
             return (Setting(self._job.program, "its command") if self._job.program else None), ""
         if name == "ranks":
