@@ -94,6 +94,7 @@ def test_what_a_job_does_not_run_has_no_looks(looks: Callable[..., tuple[View, .
     assert looks("megatron sft --lr 1", "verl") == looks("swift sft --lr 1", "megatron-core") == ()
     assert len(looks("megatron sft --lr 1", "mcore-bridge")) == 1
     assert len(looks("swift export --to_mcore true", "megatron-core")) == 1
+    assert looks(f"python prepare.py --to x\n{PPO}", "ms-swift") == ()
     # a program that nobody knows may run anything
     assert len(looks("torchrun mine.py --micro-batch-size 1", "ms-swift")) == 1
     assert len(looks(PPO, "of-a-pack")) == 2

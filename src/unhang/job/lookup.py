@@ -193,8 +193,7 @@ def looks(job: Job, installations: Sequence[Installation], upstream: str) -> tup
     None if the job is known not to run it: then nothing in it can strike.
     """
     found: list[View] = []
-    for part in job.parts or (job,):
-        kind = kinds.of(part.program, (*part.settings, *part.unknown))
+    for part, kind in _parts(job):
         runs = kind.runs(upstream) if kind else ""
         if runs is None:
             continue
@@ -220,8 +219,7 @@ def told(look: condition.Look, name: str) -> str:
 def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
     """Return what is to be told of a job: what could not be read, and what the installed release does not know."""
     found = list(job.notes)
-    for part in job.parts or (job,):
-        kind = kinds.of(part.program, (*part.settings, *part.unknown))
+    for part, kind in _parts(job):
         known = _known(part, kind, installations)
         if known.why and kind and kind.about.get("defaults"):
             found.append(f"the defaults of {kind.upstream} are not known: {known.why}")
@@ -238,6 +236,12 @@ def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
             hint = f"; did you mean {near}?" if near else ""
             found.append(f"{setting.source}: {known.source.removeprefix('default of ')} has no setting {name}{hint}")
     return tuple(dict.fromkeys(found))
+
+
+def _parts(job: Job) -> Sequence[tuple[Job, Kind | None]]:
+    """Return the commands of a job and what each is; beside one that is known, others prepare something."""
+    found = [(part, kinds.of(part.program, (*part.settings, *part.unknown))) for part in job.parts or (job,)]
+    return [it for it in found if it[1] and it[1].is_sure] or found
 
 
 def _known(job: Job, kind: Kind | None, installations: Sequence[Installation]) -> Known:
