@@ -122,7 +122,7 @@ def _add(node: ast.Call, values: dict[str, Value | Unset], options: dict[str, tu
     if not names:
         return
     dest = source.constant(words["dest"]) if "dest" in words else names[0]
-    action = str(source.constant(words["action"])) if "action" in words else ""
+    action = ast.unparse(words["action"]).strip("'") if "action" in words else ""
     flag = {"store_true": True, "store_false": False}.get(action)
     if not isinstance(dest, str):
         return
@@ -133,6 +133,8 @@ def _add(node: ast.Call, values: dict[str, Value | Unset], options: dict[str, tu
     for name in names:
         if name != dest or flag is False:
             options[name] = (dest, flag)
+        if action.endswith("BooleanOptionalAction"):
+            options[f"no_{name}"] = (dest, False)
 
 
 def _generate(
