@@ -58,6 +58,16 @@ def test_a_key_of_verl_is_the_jobs_own_or_the_default_of_the_release(looks: Call
     )
 
 
+def test_one_key_stands_for_another_where_the_release_has_it_so(tmp_path: Path) -> None:
+    root = str(cli.unpack(tmp_path, ("verl", "0.7.1")))
+    installed = [Installation("verl", "0.7.1", root, root, root, "wheel", None, ())]
+    strategies = {"": "fsdp2", "disable": "fsdp", "auto": "fsdp2", "$A": None}
+    for how, strategy in strategies.items():
+        text = f"{PPO} actor_rollout_ref.actor.strategy=fsdp2 {f'trainer.use_legacy_worker_impl={how}' if how else ''}"
+        found = lookup.looks(job(text), installed, "verl")[0]("strategy")
+        assert (found and found.value) == strategy
+
+
 def test_each_role_has_its_own_and_what_refers_to_another_has_that(looks: Callable[..., tuple[View, ...]]) -> None:
     text = f"{PPO} actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.strategy=fsdp2 critic.strategy=fsdp"
     text += " actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False"

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -42,6 +43,13 @@ class View:
         """Return the setting of a name of conditions, ``version NAME``, ``ranks`` or ``program``; None if unknown."""
         return self._found(name)[0]
 
+    @property
+    def own(self) -> View:
+        """The same, for names of the upstream whose job it is: one that its release does not have is set to nothing."""
+        found = copy(self)
+        found._is_own = True
+        return found
+
     def why(self, name: str) -> str:
         """Return why a setting is not known; empty if it is."""
         return self._found(name)[1]
@@ -58,6 +66,10 @@ class View:
             return self._ranks()
         if " " in name or "ranks" in name:
             return self._job.settings.get(name), ""
+        if name in self._about.get("instead", {}):
+            when, other = self._about["instead"][name]
+            if (holds := condition.answer(when, self.own).holds) is not False:
+                return self.own._found(other) if holds else (None, f"{other} may stand for it")
         found = self._by_keys(name)
         if other := self._about.get("same", {}).get(name):
             if found[1] == _WORKED_OUT or (found[0] and found[0].value is None):
@@ -201,7 +213,7 @@ def looks(job: Job, installations: Sequence[Installation], upstream: str) -> tup
         roles = kind.about.get("roles") if kind else None
         for role in roles.values() if roles else ({},):
             view = View(part, kind, role, known, upstream, versions)
-            if all(condition.answer(text, view).holds is not False for text in (role.get("if"), runs) if text):
+            if all(condition.answer(text, view.own).holds is not False for text in (role.get("if"), runs) if text):
                 found.append(view)
     return tuple(found)
 
