@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import cli
-from unhang.job import lookup, read
+from unhang.job import hydra, lookup, read
 from unhang.job.lookup import View
 from unhang.job.settings import Job, Setting
 from unhang.records import Installation
@@ -48,11 +49,23 @@ def test_a_key_of_verl_is_the_jobs_own_or_the_default_of_the_release(looks: Call
     assert actor("lora.merge") == Setting(False, "default of verl 0.8.0", "actor_rollout_ref.model.lora.merge")
     assert actor("use_legacy_worker_impl") == Setting(None, "verl 0.8.0 has no such setting")
     assert lookup.told(actor, "fsdp_size") == "actor_rollout_ref.actor.fsdp_config.fsdp_size=4 (stdin:1)"
+    assert actor("version ms-swift") == Setting(None, "the job does not run it")
+    assert actor("version transformer-engine") is None
     assert lookup.told(actor, "version verl") == "verl 0.8.0 (installed)"
     assert (actor("program"), actor("ranks")) == (
         Setting("verl.trainer.main_ppo", "its command"),
         Setting(8, "default of verl 0.8.0", "trainer.nnodes * trainer.n_gpus_per_node"),
     )
+
+
+def test_one_key_stands_for_another_where_the_release_has_it_so(tmp_path: Path) -> None:
+    root = str(cli.unpack(tmp_path, ("verl", "0.7.1")))
+    installed = [Installation("verl", "0.7.1", root, root, root, "wheel", None, ())]
+    strategies = {"": "fsdp2", "disable": "fsdp", "auto": "fsdp2", "$A": None}
+    for how, strategy in strategies.items():
+        text = f"{PPO} actor_rollout_ref.actor.strategy=fsdp2 {f'trainer.use_legacy_worker_impl={how}' if how else ''}"
+        found = lookup.looks(job(text), installed, "verl")[0]("strategy")
+        assert (found and found.value) == strategy
 
 
 def test_each_role_has_its_own_and_what_refers_to_another_has_that(looks: Callable[..., tuple[View, ...]]) -> None:
@@ -90,6 +103,8 @@ def test_what_a_job_does_not_run_has_no_looks(looks: Callable[..., tuple[View, .
     assert looks(PPO, "megatron-core") == looks(PPO, "ms-swift") == looks(PPO, "mcore-bridge") == ()
     assert looks("megatron sft --lr 1", "verl") == looks("swift sft --lr 1", "megatron-core") == ()
     assert len(looks("megatron sft --lr 1", "mcore-bridge")) == 1
+    assert len(looks("swift export --to_mcore true", "megatron-core")) == 1
+    assert looks(f"python prepare.py --to x\n{PPO}", "ms-swift") == ()
     # a program that nobody knows may run anything
     assert len(looks("torchrun mine.py --micro-batch-size 1", "ms-swift")) == 1
     assert len(looks(PPO, "of-a-pack")) == 2
@@ -126,6 +141,9 @@ def test_options_of_ms_swift_have_the_defaults_of_its_classes(looks: Callable[..
     assert view("expert_tensor_parallel_size") == Setting(1, "default of ms-swift 4.6.0")
     (view,) = looks("megatron sft", "megatron-core")
     assert (view("calculate_per_token_loss"), view("moe_router_load_balancing_type")) == (None, None)
+    for program in "megatron sft", "torchrun /x/swift/cli/_megatron/sft.py":
+        (view,) = looks(f"{program} --lr 1", "mcore-bridge")
+        assert view("moe_grouped_gemm") == Setting(True, "default of ms-swift 4.6.0")
     (view,) = looks("swift infer --metric acc", "ms-swift")
     assert view("metric") == Setting("acc", "stdin:1")
 
@@ -139,11 +157,27 @@ def test_a_recipe_of_megatron_bridge_leaves_the_rest_open(looks: Callable[..., t
 def test_what_may_be_set_elsewhere_has_no_default(looks: Callable[..., tuple[View, ...]]) -> None:
     (view,) = looks("torchrun pretrain_gpt.py --num-layers 2 $MORE_ARGS", "megatron-core")
     assert (view("num_layers"), view("context_parallel_size")) == (Setting(2, "stdin:1"), None)
+    (view,) = looks("torchrun pretrain_gpt.py --num-layers 2 --use-checkpoint-args", "megatron-core")
+    assert view("num_experts") is None
+    (actor, *_) = looks(f"{PPO} --config-path /w/verl/verl/trainer/config/ --config-name ppo_trainer.yaml", "verl")
+    assert actor("strategy").value == "fsdp"  # type: ignore[union-attr]
     (actor, *_) = looks(f"{PPO} --config-path /etc --config-name mine", "verl")
     assert (actor("strategy"), actor("ranks")) == (None, None)
     (actor, _) = looks(f"{PPO} actor_rollout_ref.actor.fsdp_config='{{a: 1}}'", "verl")
     assert actor("fsdp_size") is None
     assert "is set as a whole" in actor.why("fsdp_size")
+
+
+def test_a_config_with_a_list_of_defaults_stands_on_those_of_the_release(
+    tmp_path: Path, installed: list[Installation]
+) -> None:
+    text = "defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\nalgorithm: {adv_estimator: grpo}\n"
+    (tmp_path / "mine.yaml").write_text(f"hydra: {{searchpath: ['file://verl/trainer/config']}}\n{text}")
+    (tmp_path / "run.sh").write_text(f"{PPO} --config-path=/gone --config-name=mine trainer.nnodes=2")
+    for files, nodes in (["mine.yaml"], 8), (["run.sh", "mine.yaml"], 16):
+        (actor,) = lookup.looks(read.job([str(tmp_path / it) for it in files], []), installed, "megatron-core")
+        assert actor("strategy") == Setting("megatron", "default of verl 0.8.0", "actor_rollout_ref.actor.strategy")
+        assert actor("ranks").value == nodes  # type: ignore[union-attr]
 
 
 def test_a_setting_may_be_given_by_the_name_of_a_condition(looks: Callable[..., tuple[View, ...]]) -> None:
@@ -169,7 +203,8 @@ def test_what_the_release_does_not_know_is_told_with_the_closest_name(installed:
 def test_without_pyyaml_the_defaults_of_verl_are_unknown_and_the_extra_is_named(
     installed: list[Installation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    hydra._read.cache_clear()
     (note,) = lookup.notes(job(PPO), installed)
     assert note.endswith("YAML is read with PyYAML: pip install 'unhang[job]'")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import subprocess
 import sys
 import time
@@ -116,6 +117,9 @@ python3 -u -m verl.trainer.main_ppo --config-name=mine $actor +a.b=1 ++c='[1,2]'
         ("ray job submit --address=x -- python3 -m verl.trainer.main_ppo --a 1", "verl.trainer.main_ppo", None),
         ("L=(python)\nif f; then L=(uv run python); fi\n\"${L[@]}\" -m a.b --a 1", "a.b", None),
         ("$PYTHON -m a.b --a 1", "a.b", None),
+        ("root@node-1:/work/Megatron-LM# torchrun x.py --a 1", "x.py", 1),
+        ("(env) [me@node dir]$ python x.py --a 1", "x.py", None),
+        ("+ python3 -m a.b --a 1", "a.b", None),
     ],
 )  # fmt: skip
 def test_what_a_command_starts_and_on_how_many_ranks(command: str, program: str, ranks: int | None) -> None:
@@ -126,6 +130,15 @@ def test_what_a_command_starts_and_on_how_many_ranks(command: str, program: str,
 def test_several_commands_are_jobs_of_their_own_and_equal_ones_are_one() -> None:
     job = read.job(["-"], [], io.StringIO("python a.py --x 1\npython a.py --x 2 --y 1\npython a.py --x 1"))
     assert [values(part) for part in job.parts] == [{"x": 1}, {"x": 2, "y": 1}]
+
+
+def test_a_branch_that_a_default_decides_marks_what_it_says() -> None:
+    text = 'M=${M:-1}\nA=(--a)\nif [ $M = 1 ]; then A+=(--b --c 2); fi\npython x.py "${A[@]}" --d'
+    job = read.job(["-"], [], io.StringIO(text))
+    at = "stdin:3, unless M is set"
+    assert job.settings == {
+        "a": Setting(True, "stdin:2"), "b": Setting(True, at), "c": Setting(2, at), "d": Setting(True, "stdin:4"),
+    }  # fmt: skip
 
 
 def test_configs_are_below_the_commands_that_read_them(tmp_path: Path) -> None:
@@ -182,6 +195,8 @@ def refused(tmp_path: Path, name: str, data: bytes | None = None) -> UnhangError
 def test_what_cannot_be_read_is_refused_with_what_to_give(tmp_path: Path) -> None:
     assert refused(tmp_path, "gone.sh").code == "unreadable"
     assert refused(tmp_path, "a.sh", b"torchrun 'x").message.endswith("a ' is not closed")
+    with pytest.raises(UnhangError, match="is no text"):
+        read.job(["-"], [], io.StringIO("python x.py --a \0u61\0"))
     assert refused(tmp_path, "a.py", b"pass").message.endswith("what .py files say is not read")
     assert refused(tmp_path, "b.sh", b"\xff\xfe").code == "bad-job"
     assert refused(tmp_path, "b.sh", b"a\0b").code == "bad-job"
@@ -212,6 +227,24 @@ def test_a_tag_makes_nothing_and_no_time_is_lost(tmp_path: Path) -> None:
     assert values(read.job([str(tmp_path / "a.yaml")], [])) == {"a": '["touch /tmp/x"]', "b": 1}
     given(tmp_path, "x " + "a=$(b) " * 15_000 + "\n" + "if a; then b=1; fi\n" * 3000 + "# " + "q" * 100_000)
     assert time.monotonic() - start < 10
+
+
+def test_a_damaged_script_is_read_or_refused() -> None:
+    chance, pieces = (
+        random.Random(1),
+        [*"'\"$(){}[]`\\\n;&|<>=#*@!-+", "${A[@]}", "$((", "<<E\n", "if ", "fi\n", "\ud800"],
+    )
+    outcomes = set()
+    for _ in range(400):
+        text = MEGATRON
+        for _ in range(chance.randrange(1, 8)):
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice(pieces) + text[at + chance.randrange(20) :]
+        try:
+            outcomes.add(read.job(["-"], [], io.StringIO(text)).program)
+        except UnhangError as error:
+            outcomes.add(error.code)
+    assert {"pretrain_gpt.py", "bad-job"} <= outcomes
 
 
 def test_yaml_needs_an_extra_and_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

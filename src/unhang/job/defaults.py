@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -43,15 +44,18 @@ def known(how: Mapping[str, Any], installation: Installation | None, job: Job) -
     name = f"{installation.upstream} {installation.version or ''}".strip()
     root = installation.real_root
     if "hydra" in how:
-        return _of_hydra(root, name, job)
+        return _of_hydra(root, name, job, how["hydra"])
     if "parser" in how:
         return _of_parser(root, how["parser"], tuple(how["places"]), name)
-    (of,) = [of for program, of in how["classes"].items() if program == job.program] or [()]
+    command = re.split(r"[ ./]", job.program.removesuffix(".py"))[-1]
+    of = how["classes"].get(command, ())
     return _of_classes(root, tuple(of), tuple(how["places"]), name)
 
 
-def _of_hydra(root: str, name: str, job: Job) -> Known:
-    found = hydra.entry(root, job.program) if job.program else None
+def _of_hydra(root: str, name: str, job: Job, usual: str) -> Known:
+    lists = [name for name, config in job.configs.items() if "defaults" in config]
+    program = job.program or (usual if lists else "")
+    found = hydra.entry(root, program) if program else None
     if found is None:
         return Known(why=f"the config of {job.program or 'the program'} is not one of {name}")
     folder, config = found
@@ -59,10 +63,10 @@ def _of_hydra(root: str, name: str, job: Job) -> Known:
         if key in job.unknown:
             return Known(why=job.unknown[key])
     settings = {key: str(job.settings[key].value) for key in ("config_path", "config_name") if key in job.settings}
-    folder = (
-        os.path.normpath(os.path.join(folder, "..", settings["config_path"])) if "config_path" in settings else folder
-    )
-    config = settings.get("config_name", config).removesuffix(".yaml")
+    config = settings.get("config_name", config if job.program else lists[0]).removesuffix(".yaml")
+    path = os.path.normpath(settings.get("config_path", ""))
+    if path != "." and config not in job.configs and not path.endswith(os.path.relpath(folder, root)):
+        folder = os.path.normpath(os.path.join(folder, "..", path))
 
     def choice(group: str) -> str | None:
         if group in job.unknown:
@@ -70,7 +74,7 @@ def _of_hydra(root: str, name: str, job: Job) -> Known:
         return str(job.settings[group].value) if group in job.settings else None
 
     try:
-        document = hydra.composed(folder, config, root, choice)
+        document = hydra.composed(folder, config, root, choice, job.configs)
         values = {key: it.value for key, it in documents.flat(document, "").items()}
     except UnhangError as error:
         return Known(why=f"{error.message}: {error.hint}")
@@ -118,7 +122,7 @@ def _add(node: ast.Call, values: dict[str, Value | Unset], options: dict[str, tu
     if not names:
         return
     dest = source.constant(words["dest"]) if "dest" in words else names[0]
-    action = str(source.constant(words["action"])) if "action" in words else ""
+    action = ast.unparse(words["action"]).strip("'") if "action" in words else ""
     flag = {"store_true": True, "store_false": False}.get(action)
     if not isinstance(dest, str):
         return
@@ -129,6 +133,8 @@ def _add(node: ast.Call, values: dict[str, Value | Unset], options: dict[str, tu
     for name in names:
         if name != dest or flag is False:
             options[name] = (dest, flag)
+        if action.endswith("BooleanOptionalAction"):
+            options[f"no_{name}"] = (dest, False)
 
 
 def _generate(
@@ -151,4 +157,4 @@ def _of_classes(root: str, names: tuple[str, ...], places: tuple[str, ...], name
         if each in classes:
             values, is_whole = source.fields(each, classes)
             return Known(values, f"default of {name}", is_whole)
-    return Known(why=f"{name} has no class of arguments for this command that is known")
+    return Known()

@@ -6,6 +6,8 @@ import ast
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unhang.job import documents, source
@@ -42,12 +44,14 @@ def entry(root: str, program: str) -> tuple[str, str] | None:
     return None
 
 
-def composed(folder: str, name: str, root: str, choice: Choice) -> dict[str, Any]:
-    """Return a config. ``root`` is what the search path of configs is relative to.
+def composed(
+    folder: str, name: str, root: str, choice: Choice, given: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return a config. ``root`` is what the search path is relative to; ``given`` are configs in place of files.
 
     Raises NotComposedError, ``documents.BadDocumentError``, OSError, and UnhangError ``no-job-reader``.
     """
-    composer = _Composer([folder], root, choice)
+    composer = _Composer([folder], choice, given)
     document = composer.document(name)
     for place in _list(document.get("hydra"), "searchpath"):
         kind, _, where = str(place).partition("://")
@@ -61,27 +65,24 @@ def composed(folder: str, name: str, root: str, choice: Choice) -> dict[str, Any
 
 
 class _Composer:
-    def __init__(self, folders: list[str], root: str, choice: Choice) -> None:
+    def __init__(self, folders: list[str], choice: Choice, given: Mapping[str, Mapping[str, Any]]) -> None:
         self.folders, self._choice = folders, choice
         self._chosen: dict[str, Any] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
+        self._documents: dict[str, Mapping[str, Any]] = {**given}
         self._packages: dict[str, str] = {}
 
-    def document(self, name: str) -> dict[str, Any]:
+    def document(self, name: str) -> Mapping[str, Any]:
         """Return the YAML file of a config."""
         name = os.path.normpath(name).lstrip("/")
         if name not in self._documents:
             if len(self._documents) >= _MOST or name.startswith(".."):
                 raise NotComposedError(f"it has no config {name}")
             for folder in self.folders:
-                if (text := source.text(os.path.join(folder, f"{name}.yaml"))) is not None:
+                if (found := _read(os.path.join(folder, f"{name}.yaml"))) is not None:
                     break
             else:
                 raise NotComposedError(f"there is no config {name}")
-            read = documents.yaml(text)
-            header = re.match(r"(?:\s*#.*\n|\s*\n)*?#\s*@package\s+(\S+)", text)
-            self._packages[name] = header[1] if header else ""
-            self._documents[name] = read if isinstance(read, dict) else {}
+            self._documents[name], self._packages[name] = found
         return self._documents[name]
 
     def choose(self, document: Mapping[str, Any], depth: int) -> None:
@@ -107,7 +108,7 @@ class _Composer:
             raise NotComposedError("it is nested too deeply")
         path = os.path.normpath(os.path.join(group, name)) if group else name
         document = self.document(path)
-        header = self._packages[os.path.normpath(path).lstrip("/")]
+        header = self._packages.get(os.path.normpath(path).lstrip("/"), "")
         package = "" if header == "_global_" else package if header in ("", "_group_") else header
         entries = [_entry(it) for it in _list(document, "defaults")]
         if not any("_self_" in it.choices for it in entries if not it.group):
@@ -142,6 +143,16 @@ class _Composer:
 
     def _filled(self, choice: str) -> str:
         return re.sub(r"\$\{([\w./@]+)\}", lambda it: str(self._chosen.get(it[1], it[0])), choice)
+
+
+@cache
+def _read(path: str) -> tuple[Mapping[str, Any], str] | None:
+    """Return what a YAML file has, and the package that its first lines name; None without one."""
+    if (text := source.text(path)) is None:
+        return None
+    read = documents.yaml(text)
+    header = re.match(r"(?:\s*#.*\n|\s*\n)*?#\s*@package\s+(\S+)", text)
+    return read if isinstance(read, dict) else {}, header[1] if header else ""
 
 
 def _list(document: Any, key: str) -> list[Any]:

@@ -45,9 +45,9 @@ def job(command: Command, file: str, documents: Sequence[str]) -> Job | None:
     start = _start(command.words)
     if start is None:
         return None
-    found = arguments(start.arguments, file, documents, start.program)
+    found = arguments(start.arguments, file, documents)
     ranks, notes = _ranks(start, command.environ, file)
-    return found._replace(program=start.program, ranks=ranks, notes=(*found.notes, *notes))
+    return found._replace(program=start.program, ranks=ranks, notes=notes)
 
 
 def _start(words: Sequence[Word]) -> _Start | None:
@@ -82,11 +82,10 @@ def _runs_modules(word: Word) -> bool:
     return _name(word) in _LAUNCHERS or _name(word) == "uv" or bool(_PYTHON.fullmatch(_name(word)))
 
 
-def arguments(words: Sequence[Word], file: str, documents: Sequence[str] = (), program: str = "") -> Job:
+def arguments(words: Sequence[Word], file: str, documents: Sequence[str] = ()) -> Job:
     """Return the settings that the arguments of a program give."""
     settings: dict[str, Setting] = {}
     unknown: dict[str, str] = {}
-    notes: list[str] = []
     rest = ""
     for key, values in _pairs(words):
         name = key.lstrip("+")
@@ -96,7 +95,7 @@ def arguments(words: Sequence[Word], file: str, documents: Sequence[str] = (), p
             word = values[0]
             if word.unknown:
                 rest = rest or f"{source}: {word.unknown}"
-            elif word.text.endswith((".yaml", ".yml", ".json")) and "--" not in program:
+            elif word.text.endswith((".yaml", ".yml", ".json")):
                 rest = rest or _unread(word.text, source, documents)
             continue
         given = [it for it in values[1:] if it is not open_ or not _holds_several(it)]
@@ -114,7 +113,7 @@ def arguments(words: Sequence[Word], file: str, documents: Sequence[str] = (), p
         settings[name] = Setting(parsed(text) if given else True, where, key if key != name else "")
         if _FILES.fullmatch(name) and text.endswith((".yaml", ".yml", ".json")):
             rest = rest or _unread(text, source, documents)
-    return Job(settings, unknown, notes=tuple(notes), rest=rest)
+    return Job(settings, unknown, rest=rest)
 
 
 def _holds_several(word: Word) -> bool:
@@ -150,11 +149,11 @@ def _pairs(words: Sequence[Word]) -> Iterator[tuple[str, list[Word]]]:
                 break
             values.append(words[at])
             at += 1
-        name = name.replace("-", "_")
+        name = word._replace(raw=name).text.replace("-", "_")
         yield {"cn": "config_name", "cp": "config_path", "cd": "config_dir"}.get(name, name), values
 
 
-def _ranks(start: _Start, environ: Mapping[str, Word], file: str) -> tuple[Setting | None, list[str]]:
+def _ranks(start: _Start, environ: Mapping[str, Word], file: str) -> tuple[Setting | None, tuple[str, ...]]:
     """Return the number of ranks that a command starts, and what is to be told of it."""
     nodes, each, kind = None, None, kinds.of(start.program)
     tasks = _tasks(start.before, environ)
@@ -171,17 +170,17 @@ def _ranks(start: _Start, environ: Mapping[str, Word], file: str) -> tuple[Setti
     elif tasks is not None:
         nodes, each = tasks, tasks._replace(raw="1")
     if nodes is None or each is None:
-        return None, []
+        return None, ()
     why = nodes.unknown or each.unknown or nodes.maybe or each.maybe
     numbers = [parsed(it.text) for it in (nodes, each)]
     source = f"{file}:{each.line}"
     if why or not all(type(it) is int and it > 0 for it in numbers):
-        return None, [f"{source}: the number of ranks is not known ({why or f'{nodes.text} x {each.text}'})"]
+        return None, (f"{source}: the number of ranks is not known ({why or f'{nodes.text} x {each.text}'})",)
     number = int(nodes.text) * int(each.text)
     unless = nodes.unless or each.unless
     if unless and number == 1:
-        return None, [f"{source}: the number of ranks depends on {unless}"]
-    return Setting(number, f"{source}, unless {unless} is set" if unless else source), []
+        return None, (f"{source}: the number of ranks depends on {unless}",)
+    return Setting(number, f"{source}, unless {unless} is set" if unless else source), ()
 
 
 def _pairs_of_launcher(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:

@@ -9,14 +9,15 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any
 
-from unhang.errors import closest
+from unhang.errors import closest, is_near
 from unhang.job import condition, defaults, kinds
 from unhang.job.defaults import Known
 from unhang.job.kinds import Kind
-from unhang.job.settings import Job, Setting
+from unhang.job.settings import Job, Setting, Value, parsed
 from unhang.job.source import Unset
 from unhang.records import Installation, normal
 
@@ -32,13 +33,22 @@ class View:
         self, job: Job, kind: Kind | None, role: Mapping[str, Any], known: Known, upstream: str,
         versions: Mapping[str, Setting],
     ) -> None:  # fmt: skip
-        self._job, self._kind, self._role, self._known, self._versions = job, kind, role, known, versions
+        self._kind, self._role, self._known, self._versions = kind, role, known, versions
         self._about = kind.about if kind else {}
+        opens = [job.settings[name] for name in self._about.get("opens", ()) if name in job.settings]
+        self._job = job if job.rest or not opens else job._replace(rest=f"{opens[0].source}: others are set elsewhere")
         self._is_own = kind is not None and kind.is_of(upstream)
 
     def __call__(self, name: str) -> Setting | None:
         """Return the setting of a name of conditions, ``version NAME``, ``ranks`` or ``program``; None if unknown."""
         return self._found(name)[0]
+
+    @property
+    def own(self) -> View:
+        """The same, for names of the upstream whose job it is: one that its release does not have is set to nothing."""
+        found = copy(self)
+        found._is_own = True
+        return found
 
     def why(self, name: str) -> str:
         """Return why a setting is not known; empty if it is."""
@@ -46,13 +56,20 @@ class View:
 
     def _found(self, name: str) -> tuple[Setting | None, str]:
         if name.startswith("version "):
-            return self._versions.get(name.removeprefix("version ")), ""
+            other = name.removeprefix("version ")
+            if self._kind and self._kind.runs(other) is None:
+                return Setting(None, "the job does not run it"), ""
+            return self._versions.get(other), ""
         if name == "program":
             return (Setting(self._job.program, "its command") if self._job.program else None), ""
         if name == "ranks":
             return self._ranks()
         if " " in name or "ranks" in name:
             return self._job.settings.get(name), ""
+        if name in self._about.get("instead", {}):
+            when, other = self._about["instead"][name]
+            if (holds := condition.answer(when, self.own).holds) is not False:
+                return self.own._found(other) if holds else (None, f"{other} may stand for it")
         found = self._by_keys(name)
         if other := self._about.get("same", {}).get(name):
             if found[1] == _WORKED_OUT or (found[0] and found[0].value is None):
@@ -121,7 +138,7 @@ class View:
                     value=mine.value if value is None else value, key=f"--{option.replace('_', '-')}"
                 ), ""
         for above in _above(key):
-            if above in unknown or above in settings:
+            if above in unknown or (above in settings and not _is_choice(settings[above].value)):
                 return None, unknown.get(above) or f"{settings[above].source}: {above} is set as a whole"
         return None, ""
 
@@ -160,8 +177,6 @@ class View:
             return other, why
         if found[2] is None or not self._known.is_whole:
             return None, f"{setting.source}: {value} is not known"
-        from unhang.job.settings import parsed
-
         return setting._replace(value=parsed(found[2])), ""
 
 
@@ -171,6 +186,11 @@ def _whole(name: str, key: str) -> str:
     if not dots:
         return name
     return ".".join(filter(None, [*key.split(".")[:-dots], name[dots:]]))
+
+
+def _is_choice(value: Value) -> bool:
+    """Return whether a value, of what has settings below it, names a config of a group."""
+    return isinstance(value, str) and bool(re.fullmatch(r"[\w./-]+", value))
 
 
 def _above(key: str) -> Iterator[str]:
@@ -185,8 +205,7 @@ def looks(job: Job, installations: Sequence[Installation], upstream: str) -> tup
     None if the job is known not to run it: then nothing in it can strike.
     """
     found: list[View] = []
-    for part in job.parts or (job,):
-        kind = kinds.of(part.program, (*part.settings, *part.unknown))
+    for part, kind in _parts(job):
         runs = kind.runs(upstream) if kind else ""
         if runs is None:
             continue
@@ -194,7 +213,7 @@ def looks(job: Job, installations: Sequence[Installation], upstream: str) -> tup
         roles = kind.about.get("roles") if kind else None
         for role in roles.values() if roles else ({},):
             view = View(part, kind, role, known, upstream, versions)
-            if all(condition.answer(text, view).holds is not False for text in (role.get("if"), runs) if text):
+            if all(condition.answer(text, view.own).holds is not False for text in (role.get("if"), runs) if text):
                 found.append(view)
     return tuple(found)
 
@@ -212,36 +231,29 @@ def told(look: condition.Look, name: str) -> str:
 def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
     """Return what is to be told of a job: what could not be read, and what the installed release does not know."""
     found = list(job.notes)
-    for part in job.parts or (job,):
-        kind = kinds.of(part.program, (*part.settings, *part.unknown))
+    for part, kind in _parts(job):
         known = _known(part, kind, installations)
         if known.why and kind and kind.about.get("defaults"):
             found.append(f"the defaults of {kind.upstream} are not known: {known.why}")
         if not kind or not known.is_whole:
             continue
-        names = {*known.values, *known.options}
-        sections = {name.rpartition(".")[0] for name in names} - {""}
+        names = {*known.values, *known.options, "config_name", "config_path", "config_dir"}
+        sections = {"", *(above for name in names for above in _above(name))}
         for name, setting in part.settings.items():
-            is_inside = "." not in name or name.rpartition(".")[0] in sections
-            if (
-                name in names
-                or name in _OF_HYDRA
-                or not is_inside
-                or setting.source == "--setting"
-                or name in sections
-                or setting.key
-            ):
+            if name in {*names, *sections} or name.rpartition(".")[0] not in sections or setting.key or "@" in name:
                 continue
-            if "@" in name or any(it.startswith(f"{name}.") for it in names):
-                continue
+            if setting.source == "--setting" or not (kind.is_sure or is_near(name, names)):
+                continue  # a program of one's own has settings of its own
             near = closest(name, names)
-            release = known.source.removeprefix("default of ")
             hint = f"; did you mean {near}?" if near else ""
-            found.append(f"{setting.source}: {release} has no setting {name}{hint}")
+            found.append(f"{setting.source}: {known.source.removeprefix('default of ')} has no setting {name}{hint}")
     return tuple(dict.fromkeys(found))
 
 
-_OF_HYDRA = ("config_name", "config_path", "config_dir")
+def _parts(job: Job) -> Sequence[tuple[Job, Kind | None]]:
+    """Return the commands of a job and what each is; beside one that is known, others prepare something."""
+    found = [(part, kinds.of(part.program, (*part.settings, *part.unknown))) for part in job.parts or (job,)]
+    return [it for it in found if it[1] and it[1].is_sure] or found
 
 
 def _known(job: Job, kind: Kind | None, installations: Sequence[Installation]) -> Known:

@@ -6,15 +6,15 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from unhang.errors import UnhangError
 from unhang.job import documents, launch, shell
 from unhang.job.settings import Job, Setting, parsed
-from unhang.job.words import NoShellError, Variables, Word, expanded
+from unhang.job.words import NoShellError, Variables, Word
 
 LARGEST = 4 << 20
-"""Bytes of a file."""
+"""Characters of a file."""
 MOST = 50
 """Commands of a job."""
 _HINT = (
@@ -28,6 +28,8 @@ _SBATCH = {
     "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
     "gpus_per_node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
 }
+_PROMPT = re.compile(r"^[ \t]*(\(\S+\)[ \t]*)?(\[?\S+@\S+[:\s]\S*[#$%]|\$|\++)[ \t]+", re.MULTILINE)
+"""What a terminal, or ``set -x``, has before a command."""
 _SHORT = {"N": "nodes", "n": "ntasks"}
 
 
@@ -39,7 +41,8 @@ def job(files: Sequence[str], settings: Sequence[str], stdin: IO[str] | None = N
     UnhangError ``bad-job``, ``no-job-reader``, ``unreadable``, and ``bad-option`` for a setting.
     """
     given = dict(_given(settings))
-    scripts, documents_ = list[tuple[str, str]](), dict[str, dict[str, Setting]]()
+    scripts, configs = list[tuple[str, str]](), dict[str, Mapping[str, Any]]()
+    whole: dict[str, Setting] = {}
     parts: list[Job] = []
     for file in files:
         if file.startswith("pid:"):
@@ -48,15 +51,16 @@ def job(files: Sequence[str], settings: Sequence[str], stdin: IO[str] | None = N
         text = _text(file, stdin)
         name = "stdin" if file == "-" else os.path.basename(file)
         if file.endswith((".yaml", ".yml", ".json")) or re.match(r"\s*\{\s*[\"}]", text):
-            documents_[name] = _document(file, name, text)
+            configs[name], more = _document(file, name, text)
+            whole.update(more)
         elif file.endswith((".py", ".ipynb", ".toml")):
             raise _bad(file, f"what {os.path.splitext(file)[1]} files say is not read")
         else:
             scripts.append((file, text))
     notes: list[str] = []
-    parts += _of_scripts(scripts, tuple(documents_), notes)
-    whole = {name: setting for document in documents_.values() for name, setting in document.items()}
-    parts = [_with(part, whole, given) for part in parts or [Job()]]
+    parts += _of_scripts(scripts, tuple(configs), notes)
+    configs = {name.removesuffix(".yaml"): config for name, config in configs.items()}
+    parts = [_with(part, whole, given)._replace(configs=configs) for part in parts or [Job()]]
     firsts: dict[object, Job] = {}
     for part in parts:
         firsts.setdefault(_content(part), part)
@@ -100,10 +104,13 @@ def _given(settings: Sequence[str]) -> Iterator[tuple[str, Setting]]:
         yield name, Setting(parsed(value), "--setting")
 
 
-def _document(file: str, name: str, text: str) -> dict[str, Setting]:
+def _document(file: str, name: str, text: str) -> tuple[Mapping[str, Any], dict[str, Setting]]:
+    """Return what a file has, and its settings: a list of defaults is none."""
     try:
         found = documents.of_json(text) if text.lstrip()[:1] == "{" else documents.yaml(text)
-        return documents.flat(found, name)
+        left_out = ("defaults", "hydra") if isinstance(found, dict) and isinstance(found.get("defaults"), list) else ()
+        flat = documents.flat(found, name)
+        return found, {key: it for key, it in flat.items() if key.partition(".")[0] not in left_out}
     except documents.BadDocumentError as error:
         raise _bad(file, str(error)) from error
 
@@ -125,10 +132,10 @@ def _of_scripts(scripts: Sequence[tuple[str, str]], names: Sequence[str], notes:
         found += filter(None, (launch.job(command, name, names) for command in commands))
         if len(found) > MOST:
             raise _bad(file, f"it starts over {MOST} programs")
-        if not found and len(scripts) == 1:
-            words = [word for it in variables.values() for word in it if len(it) > 1]
-            words = words or [it for command in commands for it in command.words]
-            words = words or [it for value in variables.values() for it in expanded(value[0].text, value[0].line, {})]
+        if not found and len(scripts) == 1:  # what another script puts behind a command
+            plain = [it for command in commands for it in command.words if command.words[0].text.startswith("-")]
+            words = [each for value in variables.values() for each in value if value not in of_slurm.values()]
+            words = [each._replace(raw=part) for each in [*words, *plain] for part in each.raw.split()]
             rest = f"{name}: no command in it is known to start a job"
             found = [launch.arguments(words, name, names)._replace(rest=rest)]
             notes.append(rest)
@@ -181,26 +188,21 @@ def _proc(number: str, name: str) -> bytes:
 def _text(file: str, stdin: IO[str] | None) -> str:
     """Return the text of a file: a regular one of a bounded size. Raises UnhangError ``bad-job``, ``unreadable``."""
     if file == "-":
-        text = stdin.read(LARGEST + 1) if stdin else ""
-        if len(text) > LARGEST:
-            raise _bad(file, f"it has more than {LARGEST >> 20} MiB")
-        return text.replace("\r\n", "\n")
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait for ever
-        with open(descriptor, "rb") as opened:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise _bad(file, "it is no regular file")
-            data = opened.read(LARGEST + 1)
-    except OSError as error:
-        why = f"what --job names cannot be read: {error.strerror}"
-        raise UnhangError("unreadable", why, path=file, hint=_HINT) from error
-    if len(data) > LARGEST:
+        text = _PROMPT.sub("", stdin.read(LARGEST + 1) if stdin else "")
+    else:
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would wait for ever
+            with open(descriptor, encoding="utf-8-sig") as opened:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise _bad(file, "it is no regular file")
+                text = opened.read(LARGEST + 1)
+        except OSError as error:
+            why = f"what --job names cannot be read: {error.strerror}"
+            raise UnhangError("unreadable", why, path=file, hint=_HINT) from error
+        except UnicodeDecodeError:
+            raise _bad(file, "it is no text in UTF-8") from None
+    if len(text) > LARGEST:
         raise _bad(file, f"it has more than {LARGEST >> 20} MiB")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _bad(file, "it is no text in UTF-8") from None
     if "\0" in text:
         raise _bad(file, "it is no text")
     return text.replace("\r\n", "\n")

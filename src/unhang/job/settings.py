@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Value = str | int | float | bool | None
 """The value of a setting; None where it is set to nothing, or has no default."""
@@ -35,6 +35,8 @@ class Job(NamedTuple):
     """What it runs: ``verl.trainer.main_ppo``, ``pretrain_gpt.py``, ``megatron sft``; empty if nothing says it."""
     rest: str = ""
     """Why a setting that is not here may be set all the same; empty if it then has its default."""
+    configs: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """What the YAML and JSON files have that were given, by their names without ``.yaml``."""
     parts: tuple[Job, ...] = ()
     """The commands that it is started with, each a job of its own, if there are several."""
 

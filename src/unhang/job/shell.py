@@ -38,6 +38,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
     "-ge": operator.ge,
 }  # fmt: skip
+_FED = ("bash", "sbatch", "sh", "srun", "ssh")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
 
@@ -51,7 +52,7 @@ class Command(NamedTuple):
 
 class _Token(NamedTuple):
     kind: str
-    """``word``, ``array`` (an assignment of one), ``operator`` or ``end``."""
+    """``word``, ``array`` (an assignment of one), ``operator``, or ``fed``: a text that is fed to the last command."""
     text: str
     line: int
     items: tuple[_Token, ...] = ()
@@ -123,9 +124,10 @@ def _tokens(text: str, line: int) -> Iterator[_Token]:
             at = found.end()
             if found[0] == "\n":
                 line += 1
-                for mark in heredocs:  # what is fed to a command is none
+                for mark in heredocs:
                     body = re.compile(rf"^[ \t]*{re.escape(mark)}[ \t]*$", re.MULTILINE).search(text, at)
                     end = body.end() if body else len(text)
+                    yield _Token("fed", text[at : body.start() if body else end].replace("\\$", "$"), line)
                     line += text.count("\n", at, end)
                     at = end
                 heredocs.clear()
@@ -175,6 +177,7 @@ class _Reader:
         self._depth = 0
         self._truth: Truth = _OPEN  # of the last command
         self._is_inside = False  # of [[ ]]
+        self._last = ""  # command
 
     def read(self, text: str, line: int, depth: int) -> None:
         if depth > DEEPEST:
@@ -193,6 +196,9 @@ class _Reader:
                     patterns = None
                 elif token.kind == "word":
                     patterns.append(token.text)
+            elif token.kind == "fed":  # to a command: most take no script
+                if self._last in _FED:
+                    self.read(token.text, token.line, depth + 1)
             elif token.kind != "operator":
                 if len(words) > MOST:
                     raise NoShellError("a command of it is too long")
@@ -231,7 +237,7 @@ class _Reader:
         if word == "{" and self._blocks and self._blocks[-1].kind == "function":
             self._blocks[-1] = self._blocks[-1]._replace(kind="{ function")
         elif word == "{":
-            self._open("{", *self._way(before))
+            self._open("{", self._way(before))
         elif word in ("if", "while", "until"):
             self._open("if" if word == "if" else "loop")
         elif word == "then":
@@ -305,22 +311,24 @@ class _Reader:
         self._now.clear()
         self._now.update(values)
 
-    def _way(self, operator: str) -> tuple[Truth]:
+    def _way(self, operator: str) -> Truth:
         """Return whether a command after an operator runs."""
-        if not operator or (operator == "&&" and self._truth.holds is None and not self._truth.is_asked):
-            return (Truth(True),)
         holds = self._truth.holds
-        return (Truth(holds if operator == "&&" or holds is None else not holds, self._truth.unless),)
+        if not operator or (operator == "&&" and holds is None and not self._truth.is_asked):
+            return Truth(True)
+        return Truth(holds if operator == "&&" or holds is None else not holds, self._truth.unless)
 
     def _command(self, tokens: list[_Token], operator: str) -> None:
         if tokens[0].text in ("for", "select"):
             self._open("loop")
         is_test = self._is_inside or tokens[0].text in ("[", "[[", "!", "test")
         self._is_inside = (self._is_inside or any(it.text == "[[" for it in tokens[:2])) and tokens[-1].text != "]]"
+        self._last = tokens[0].text
         if any(block.way.holds is False for block in self._blocks):
+            self._last = ""
             return
         last = self._truth
-        (way,) = self._way(operator)
+        way = self._way(operator)
         if is_test:
             now = self._tested(tokens)
         elif way.holds is False:
@@ -362,7 +370,7 @@ class _Reader:
             return
         name = rest[0].text
         if name in ("for", "select") and len(rest) > 1:
-            self._now[rest[1].text] = (unknown(f"{rest[1].text} is another one in each round", name_line(rest)),)
+            self._now[rest[1].text] = (unknown(f"{rest[1].text} is another one in each round", rest[0].line),)
         elif name in _DECLARES:
             for token in rest[1:]:
                 if token.kind == "array" or _ASSIGNED.match(token.text):
@@ -414,15 +422,10 @@ class _Reader:
         elif index:
             into[name] = (unknown(f"{name}{index} is not worked out", token.line),)
         else:
-            words = expanded(f"{token.text[found.end() :]}", token.line, self._now)
+            words = expanded(token.text[found.end() :], token.line, self._now)
             if len(words) != 1 or old:
                 words = [Word("".join(it.raw for it in old[:1]) + " ".join(it.raw for it in words), token.line)]
             into[name] = type(old)((by_default(words[0], unless), *old[1:]))
-
-
-def name_line(tokens: Sequence[_Token]) -> int:
-    """Return the line of a command."""
-    return tokens[0].line
 
 
 def _both(one: Truth, other: Truth, operator: str) -> Truth:

@@ -90,20 +90,22 @@ def _class(node: ast.ClassDef) -> Class:
     fields: dict[str, Value | Unset] = {}
     options: dict[str, tuple[str, Value]] = {}
     for row in node.body:
-        if (
-            isinstance(row, ast.AnnAssign)
-            and isinstance(row.target, ast.Name)
-            and "ClassVar" not in ast.dump(row.annotation)
-        ):
-            name = row.target.id
-            fields[name] = UNSET if row.value is None else _field(row.value)
-            names = _meta(row.value, "arg_names") if row.value else None
-            if names is not None or (fields[name] is True and ast.unparse(row.annotation) == "bool"):
-                of = names or [f"--no-{name}", f"--disable-{name}"]
-                action = str(_meta(row.value, "action") or ("store_false" if fields[name] is True else ""))
-                for option in of:
-                    key = str(option).lstrip("-").replace("-", "_")
-                    options[key] = (name, action != "store_false")
+        if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name):
+            meta = _meta(row.value)
+            name = str(meta.get("dest", row.target.id))
+            default = UNSET if row.value is None else _field(row.value)
+            fields[name] = (
+                meta["default"]
+                if isinstance(meta.get("default", ...), (str, int, float, bool, type(None)))
+                else default
+            )
+            is_flag = isinstance(default, bool) and ast.unparse(row.annotation) == "bool"
+            usual = [f"--no-{name}", f"--disable-{name}"] if is_flag and default is True else []
+            for option in meta.get("arg_names", usual):
+                key = str(option).lstrip("-").replace("-", "_")
+                action = meta.get("action", "store_false" if default is True else "store_true")
+                if key != name or action == "store_false":
+                    options[key] = (name, action != "store_false" if is_flag else None)
     bases = tuple(ast.unparse(it).rpartition(".")[2] for it in node.bases)
     changed = frozenset(it.attr for it in ast.walk(node) if _is_of(it, "self") and isinstance(it.ctx, ast.Store))
     return Class(bases, fields, changed, options)
@@ -112,11 +114,13 @@ def _class(node: ast.ClassDef) -> Class:
 def worked_out(tree: ast.AST, of: str) -> frozenset[str]:
     """Return the attributes of a name that code sets at once, or because they are not set themselves.
 
-    What it sets because of other settings keeps its default as long as these keep theirs.
+    What it sets because of other settings keeps its default as long as these keep theirs, and so does what it unsets.
     """
 
     def found(node: ast.AST, guard: set[str] | None) -> Iterator[str]:
         for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Constant) and inner.value.value is None:
+                continue
             asked = {it.attr for it in ast.walk(inner.test) if _is_of(it, of)} if isinstance(inner, ast.If) else set()
             if _is_of(inner, of) and isinstance(inner.ctx, ast.Store) and guard in (None, {inner.attr}):
                 yield inner.attr
@@ -136,17 +140,18 @@ def _field(value: ast.expr) -> Value | Unset:
     return constant(value)
 
 
-def _meta(value: ast.expr | None, key: str) -> Any:
-    """Return what the metadata of a field have for a key."""
+def _meta(value: ast.expr | None) -> dict[str, Any]:
+    """Return what the metadata of a field say of its option: ``arg_names``, ``dest``, ``action``, ``default``."""
+    found: dict[str, Any] = {}
     for node in ast.walk(value) if isinstance(value, ast.Call) else ():
         if isinstance(node, ast.Dict):
             for name, inner in zip(node.keys, node.values):
-                if isinstance(name, ast.Constant) and name.value == key:
+                if isinstance(name, ast.Constant) and name.value in ("arg_names", "dest", "action", "default"):
                     try:
-                        return ast.literal_eval(inner)
+                        found[name.value] = ast.literal_eval(inner)
                     except ValueError:
-                        return None
-    return None
+                        continue
+    return found
 
 
 def constant(tree: ast.expr) -> Value | Unset:

@@ -56,7 +56,8 @@ class Word(NamedTuple):
     def _marked(self, kinds: str) -> str:
         if "\0" not in self.raw:
             return ""
-        return next((bytes.fromhex(it[2]).decode() for it in _MARK.finditer(self.raw) if it[1] in kinds), "")
+        found = next((it[2] for it in _MARK.finditer(self.raw) if it[1] in kinds), "")
+        return bytes.fromhex(found).decode("utf-8", "surrogatepass")
 
 
 class Array(tuple[Word, ...]):
@@ -69,7 +70,7 @@ _MARK = re.compile("\0([uad])([0-9a-f]*)\0")
 
 def marked(kind: str, text: str) -> str:
     """Return a mark: ``u`` why a text is not known, ``a`` the same of several words, ``d`` whose default it is."""
-    return f"\0{kind}{text.encode().hex()}\0"
+    return f"\0{kind}{text.encode('utf-8', 'surrogatepass').hex()}\0"
 
 
 def unknown(why: str, line: int) -> Word:
@@ -166,7 +167,7 @@ class _Made:
 
     def split(self, word: Word) -> None:
         """Add a text that is split at spaces."""
-        parts = word.raw.split()
+        parts = [part for part in word.raw.split() if word._replace(raw=part).text or word._replace(raw=part).unknown]
         if word.raw[:1].isspace():
             self.end()
         for number, part in enumerate(parts):
@@ -209,7 +210,7 @@ def expanded(raw: str, line: int, variables: Variables, depth: int = 0) -> list[
             for number, word in enumerate(words):
                 if number and several:
                     made.end()
-                if quoted or several:
+                if quoted or word.maybe:
                     made.add(word.raw, word)
                 else:
                     made.split(word)
@@ -239,16 +240,14 @@ def _expansion(
     if raw[at + 1 : at + 2] in ("@", "*"):
         return variables.get("@", ()), at + 2, raw[at + 1] == "@"
     if found := _NAME.match(raw, at + 1):
-        return (_variable(found[0], line, variables)[:1] or [Word("", line)]), found.end(), False
+        return _variable(found[0], line, variables), found.end(), False
     if raw[at + 1 : at + 2] and raw[at + 1] in "0123456789#?$!-":
         return [unknown(f"${raw[at + 1]} is known when the script runs", line)], at + 2, False
     return None
 
 
-def _variable(name: str, line: int, variables: Variables) -> tuple[Word, ...]:
-    if name in variables:
-        return variables[name]
-    return (unknown(f"{name} is not set here", line),)
+def _variable(name: str, line: int, variables: Variables) -> Sequence[Word]:
+    return variables.get(name, [unknown(f"{name} is not set here", line)])[:1] or [Word("", line)]
 
 
 def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -> tuple[Sequence[Word], int, bool]:
@@ -275,15 +274,13 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     several = index == "@"
     form = re.match(r":?([-=+?])", rest)
     if not rest:
-        if name not in variables:
-            value = [unknown(f"{name} is not set here", line)]
-        elif index == "*":
-            value = [_joined(value, line)]
-        return value or ([] if several else [Word("", line)]), end, several
+        if name not in variables or index is None:
+            return _variable(name, line, variables), end, several
+        return ([_joined(value, line)] if index == "*" else value) or [Word("", line)] * (not several), end, several
     if not form:
         return other_, end, False
     other = rest[form.end() :]
-    is_empty = not value or (not value[0].raw)
+    is_empty = not value or not (value[0].text or value[0].unknown)
     if form[1] == "+":
         if name in variables and is_empty:
             return [], end, False
@@ -296,8 +293,8 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     if form[1] == "?":
         return _variable(name, line, variables), end, several
     words = expanded(other if '"' in other or "'" in other else f'"{other}"', line, variables, depth + 1)
-    if name not in variables:
-        words = [by_default(it, name) for it in words] or [by_default(Word("", line), name)]
+    outer = name if name not in variables else value[0].unless if value else ""
+    words = [by_default(it, outer) for it in words or [Word("", line)]]
     if form[1] == "=":
         variables[name] = (_joined(words, line),)
     return words, end, several
