@@ -117,9 +117,7 @@ def _near(token: str, known: Mapping[str, float]) -> str:
 def _pages() -> list[_Page]:
     pages = []
     for fix in catalog.fixes().values():
-        text = catalog.page(fix.id)
-        symptom = text.partition("## Symptom")[2].partition("\n## ")[0]
-        cause = text.partition("## Cause")[2].partition("\n## ")[0]
+        symptom, cause = (catalog.section(fix.id, name) for name in ("Symptom", "Cause"))
         told = [fix.manifest.get(key) or "" for key in ("symptom", "no-hang", "when", "cause")]
         signature = catalog.strings(fix.manifest.get("signature"))
         strong = " ".join((fix.id, fix.title, *map(str, told), symptom))

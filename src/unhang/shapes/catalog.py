@@ -313,7 +313,7 @@ def with_words(words: Sequence[str]) -> list[Fix]:
     lowered = [word.lower() for word in words]
     found = []
     for fix in fixes().values():
-        symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
+        symptom = section(fix.id, "Symptom")
         words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
         parts = fix.id, fix.title, symptom, *strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
@@ -485,6 +485,11 @@ def page(name: str) -> str:
     with packs.Blamed(found.pack, path):
         text = packs.read(path).decode("utf-8", "replace")
     return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
+
+
+def section(name: str, heading: str) -> str:
+    """Return a section of the page of a fix, without its heading; empty if there is none. Raises as ``page`` does."""
+    return page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip()
 
 
 def generation() -> int:
