@@ -401,13 +401,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(name="docs-browser", reuse_venv=True)
 def docs_browser(session: nox.Session) -> None:
-    """Build the site, and read it in a headless Chromium: links, search, themes, keyboard, phone, axe's rules.
+    """Build the site, and read it in a headless Chromium: links, search, themes, keyboard, phone, pictures, axe.
 
     It follows no link to another site.
     """
     chromium = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
     if not chromium:
-        session.error("this needs Chromium: apt-get install chromium")
+        session.error("this needs Chromium and two fonts: apt-get install chromium fonts-dejavu-core fonts-liberation")
     install_wheel(session, "test", "browser")
     pytest(session, "tests/browser", UNHANG_CHROMIUM=chromium, UNHANG_SITE=str(build_site(session)))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from unhang.compat.sweep import letters
 from unhang.tell.drawing import DONE, Drawing, Panel, Row, explained
 
 STYLE = Path(__file__).with_name("drawings.css")
@@ -101,7 +102,7 @@ def _panel(root: Element, panel: Panel, measure: float, top: int) -> int:
 
 def _cell(panel: Panel) -> float:
     """Return how wide its columns can be, beside what stands at their end."""
-    room = max(_size(_said(one)) for one in panel.rows) + 8
+    room = max(size(*_said(row)) for row in panel.rows) + 8
     return min(58.0, (_RIGHT - _LEFT - room) / (panel.columns - 1))
 
 
@@ -122,30 +123,30 @@ def _row(root: Element, row: Row, cell: float, top: int) -> None:
         _rect(root, left, middle - _BLOCK / 2, width, _BLOCK, kind)
         _text(root, left + (cell - 6) / 2, middle + 4, block.letter, "letter" if block.state == DONE else "letter bad")
         end = left + cell - 3
-    stuck = bool(row.blocks) and row.blocks[-1].state != DONE
-    if not stuck:  # on the ground, where the line of time would cross it
-        _rect(root, end + 1, middle - 8, _size(_said(row)) + 4, 16, "ground")
-    _text(root, end + 3, middle + 4, _said(row), f"{'bad' if stuck or row.end.startswith('raises') else 'dim'} small")
+    said, kind = _said(row)
+    if not _is_stuck(row):  # on the ground, where the line of time would cross it
+        _rect(root, end + 1, middle - 8, size(said, kind) + 4, 16, "ground")
+    _text(root, end + 3, middle + 4, said, kind)
 
 
-def _said(row: Row) -> str:
-    return f"+ {row.more} more, {row.end}" if row.more else row.end
+def _said(row: Row) -> tuple[str, str]:
+    """Return what stands at the end of a row, and its kind."""
+    kind = "bad small" if _is_stuck(row) or row.end.startswith("raises") else "dim small"
+    return (f"+ {row.more} more, {row.end}" if row.more else row.end), kind
+
+
+def _is_stuck(row: Row) -> bool:
+    return bool(row.blocks) and row.blocks[-1].state != DONE
 
 
 def _bars(root: Element, panel: Panel, scale: float, top: int) -> int:
     for bar in panel.bars:
         _text(root, _EDGE, top + 16, bar.name)
-        size = 210 * abs(bar.value or 0) / scale
-        if size:
-            _rect(
-                root,
-                _LEFT + 8,
-                top + 4,
-                max(size, 1),
-                16,
-                "right" if bar.is_right else "done g0" if panel.is_good else "wrong",
-            )
-        _text(root, _LEFT + 14 + size, top + 16, bar.shown, "key")
+        length = 210 * abs(bar.value or 0) / scale
+        if length:
+            kind = "right" if bar.is_right else "done g0" if panel.is_good else "wrong"
+            _rect(root, _LEFT + 8, top + 4, max(length, 1), 16, kind)
+        _text(root, _LEFT + 14 + length, top + 16, bar.shown, "key")
         top += 24
     return top + 4
 
@@ -155,7 +156,7 @@ def _lines(root: Element, part: str, base: int, kind: str, left: int = _EDGE) ->
     line = ""
     for word in [*part.split(), ""]:
         longer = f"{line} {word}".strip()
-        if line and (not word or _size(longer) > (_RIGHT - left) * (0.86 if kind == "title" else 1)):
+        if line and (not word or size(longer, kind) > _RIGHT - left):
             _text(root, left, base, line, kind)
             base, line = base + _LINE, word
         else:
@@ -163,11 +164,11 @@ def _lines(root: Element, part: str, base: int, kind: str, left: int = _EDGE) ->
     return base
 
 
-def _size(text: str) -> float:
-    """Return an upper estimate of a text's width in any sans-serif font of 12 pixels."""
-    wide = sum(letter.isupper() or letter in "_mw" for letter in text)
-    narrow = sum(letter in " .,:'-ijlt" for letter in text)
-    return 8.2 * wide + 3.8 * narrow + 6.7 * (len(text) - wide - narrow)
+def size(text: str, kind: str) -> float:
+    """Return how wide a text of these classes is, as drawings.css has them."""
+    kinds = {*kind.split()}
+    pixels = 14 if "title" in kinds else 11 if "small" in kinds else 12
+    return letters.width(text, pixels, bold=not kinds.isdisjoint(("title", "bad", "good", "letter", "key")))
 
 
 def _rect(root: Element, left: float, top: float, width: float, height: float, kind: str) -> None:

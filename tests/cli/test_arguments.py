@@ -82,7 +82,7 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
     [
         ("check", f"{PLACE} {CHOICE} --lock --image --live --expect-digest --output-format --require --accept"),
         ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept"),
-        ("diff", f"{PLACE} {CHOICE} --unknown --run --output-format --accept"),
+        ("diff", f"{PLACE} {CHOICE} --applied --unknown --run --output-format --accept"),
         ("revert", f"{PLACE} {CHOICE} --output-format --force"),
         ("overlay", f"--check {PLACE} {CHOICE} --output-format --require --accept"),
         ("wheel", f"-o --output {CHOICE} --output-format --require --accept -r --requirement "
@@ -197,6 +197,11 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("check --upstream swift", "argument --upstream: invalid choice: 'swift'; did you mean ms-swift? (choose from"),
         ("check --upstream megatron_core", "did you mean megatron-core?"),
         ("completion csh", "did you mean tcsh?"),
+        (
+            "check --fix",
+            "--fix: expected the id of a fix, as `unhang list` prints them; to fix what is needed, run: unhang apply",
+        ),
+        ("apply --fix", "expected the id of a fix, as `unhang list` prints them\n"),
         # no abbreviations
         ("check --req mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),
         ("check --req=mtp-cp-deadlock", "unrecognized option '--req'; did you mean --require?"),

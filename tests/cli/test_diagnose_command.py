@@ -2,11 +2,13 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from support import cli, recorder_dumps, suggestions
+from unhang.cli import diagnose_command
 from unhang.cli.main import main
 from unhang.diagnose import intake, known
 from unhang.diagnose.evidence import Job, Rank, Unread
@@ -171,6 +173,14 @@ def test_a_log_alone_says_what_to_set_next_time(tmp_path: Path, pristine: Path) 
     assert "`unhang diagnose --live`" in ran.out, "the job may still run"
     assert "`unhang explain never-arrived` says what to set" in " ".join(ran.out.split())
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT=1" in cli.called("explain", "never-arrived").out
+
+
+def test_live_does_not_send_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.log").write_text(CAUGHT)
+    monkeypatch.setattr(diagnose_command, "_collected", lambda _: nullcontext(tmp_path))
+    ran = cli.called("diagnose", "--live", "--target", tmp_path)
+    assert (ran.code, "--live" in ran.out + ran.err) == (1, False)
+    assert ran.out.endswith("\nnext: `unhang explain never-arrived` says what to set before the next job\n")
 
 
 def test_the_stack_of_the_failed_collective_in_a_log_names_the_fix(tmp_path: Path, pristine: Path) -> None:

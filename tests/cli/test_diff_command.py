@@ -77,3 +77,52 @@ def test_a_file_gets_the_patch_and_a_runners_log_nothing_that_acts(site: Path, t
     subprocess.run(["git", "apply", "-p1", tmp_path / "a.diff"], cwd=patched, check=True)
     assert cli.called("apply", *chosen, "--accept", token).code == 0
     assert (patched / ENGINE).read_bytes() == source.read_bytes()
+
+
+def test_what_is_written_is_what_apply_would_have_written_and_reverses_to_the_originals(
+    pristine: Path, site: Path
+) -> None:
+    where = ("--target", site)
+    planned = cli.called("diff", *where)
+    nothing = cli.called("diff", "--applied", *where)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err.splitlines()[-1].startswith("nothing is written here: ")
+    cli.applied(*where)
+    written = cli.called("diff", "--applied", *where)
+    assert (written.code, written.out) == (1, planned.out)
+    assert cli.called("diff", "--applied", *where, "--output-format", "json").json["diff"] == planned.out
+    subprocess.run(["git", "apply", "-R", "-p1"], cwd=site, input=written.out.encode("latin-1"), check=True)
+    before, after = cli.tree(pristine), cli.tree(site)
+    assert {name: it for name, it in after.items() if name.endswith(".py")} == {
+        name: it for name, it in before.items() if name.endswith(".py")
+    }
+
+
+def test_what_is_written_is_that_of_the_chosen_fix_without_edits_of_others(site: Path) -> None:
+    where = ("--target", site)
+    one = cli.called("diff", *where, "--fix", "mtp-cp-deadlock")
+    cli.applied(*where)
+    source = site / ENGINE
+    source.write_bytes(b"# ours\n" + source.read_bytes())
+    written = cli.called("diff", "--applied", *where, "--fix", "mtp-cp-deadlock")
+    lines = [[line for line in ran.out.splitlines() if line[:1] in "+-"] for ran in (one, written)]
+    assert (written.code, lines[1]) == (1, lines[0])
+    source.write_bytes(
+        source.read_bytes().replace(b"# unhang mtp-cp-deadlock", b"broken() # unhang mtp-cp-deadlock", 1)
+    )
+    edited = cli.called("diff", "--applied", *where, "--fix", "mtp-cp-deadlock")
+    assert (edited.code, "+# ours\n" in edited.out, "broken() # unhang" in edited.out) == (1, True, True)
+
+
+def test_what_is_written_without_a_receipt_is_named_with_the_way_back(site: Path) -> None:
+    cli.applied("--target", site)
+    shutil.rmtree(site / ".unhang")
+    ran = cli.called("diff", "--applied", "--target", site, "--upstream", "verl")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"patched, and no receipt has its original bytes: {site / ENGINE}\n" in ran.err
+    assert "nothing is written here" not in ran.err
+
+
+def test_what_is_written_and_what_is_unknown_are_two_diffs(site: Path) -> None:
+    for other in "--unknown", "--run":
+        assert "error[bad-option]: --applied " in cli.called("diff", "--applied", other, "--target", site).err

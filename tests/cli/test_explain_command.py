@@ -98,7 +98,7 @@ def test_json_has_the_page_and_for_a_fix_what_a_program_wants_of_it() -> None:
     assert (document["schema"], document["kind"], document["name"]) == (1, "fix", "mtp-cp-deadlock")
     assert document["page"].rstrip() == cli.called("explain", "-v", "mtp-cp-deadlock").out.rstrip()
     assert document["short"].rstrip() == cli.called("explain", "mtp-cp-deadlock").out.rstrip()
-    assert document["when"] == "only with MTP and context parallelism over 1"
+    assert document["when"] == catalog.fix("mtp-cp-deadlock").when
     (row,) = cli.called("list", "reduce_loss", "--output-format", "json").json["fixes"]
     assert row == {"fix": "mtp-cp-deadlock", **{key: document[key] for key in row if key != "fix"}}
     for name, kind in ("drifted", "word"), ("no-locks", "error"):
@@ -132,8 +132,12 @@ def test_the_whole_page_is_that_of_the_fix_with_what_manifest_and_matrix_have() 
     page, _, section = text.partition("\n\n## In the matrix\n")
     head, _, rest = page.partition(DRAWN)
     page = f"{head}\n\n## {rest.partition('## ')[2]}"
+    when = catalog.fix("mtp-cp-deadlock").when
+    section_of = page.partition("\n## Who is hit\n")[2]
+    first, _, after = section_of.partition("\n\n")
+    assert " ".join(first.split()) == f"{when[0].upper()}{when[1:]}."
+    page = page.replace(section_of, after)
     for more in (
-        "Only with MTP and context parallelism over 1.\n\n",
         "Kind: hang. The fix changes no numbers of a job that runs today.\n\n",
         "\n\n## Commands\n- `unhang check --fix mtp-cp-deadlock`: is it needed here?\n"
         "- `unhang apply --fix mtp-cp-deadlock`: on every node; restart the job",

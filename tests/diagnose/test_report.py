@@ -288,6 +288,17 @@ def test_what_was_not_read_is_named_with_the_reason() -> None:
     ]
 
 
+def test_that_several_formats_tell_the_same_is_said_once() -> None:
+    why = "spied/rank*.txt is read for the same ranks"
+    same = [Unread(f"{form}/rank{number}.txt", why, False) for form in ("gdb", "native") for number in range(3)]
+    assert report.warnings(JOB._replace(unread=(*same, *UNREAD), unranked=())) == [
+        f"6 files, such as gdb/rank0.txt: {why}",
+        "cut: read in part: it breaks off",
+        "x: no",
+    ]
+    assert report.warnings(JOB._replace(unread=(same[0],), unranked=())) == [f"gdb/rank0.txt: {why}"]
+
+
 def test_of_many_files_with_one_fault_some_are_named() -> None:
     many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
     nobody = report.warnings(JOB._replace(ranks={}, unread=(), unranked=("a.bin",), files=1))

@@ -21,8 +21,10 @@ def scene(fix: Fix) -> Any:
 
 
 def cases(fix: Fix) -> list[Case]:
+    """Return the cases of a scene; of its grid, those that are a job's: to the others, ``settings`` gives None."""
     module = scene(fix)
-    return [*getattr(module, "CASES", ()), *getattr(module, "GRID", ())]
+    grid = [case for case in getattr(module, "GRID", ()) if module.settings(case) is not None]
+    return [*getattr(module, "CASES", ()), *grid]
 
 
 def holds(fix: Fix, text: str, case: Case) -> bool | None:

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support import gates
 from unhang.records import Environment
-from unhang.rewrite.diff import render
-from unhang.rewrite.plan import FilePlan
+from unhang.rewrite.diff import Changed, render
 
 
-def file_plan(root: Path, name: str, before: bytes, after: bytes) -> FilePlan:
-    return FilePlan(gates.installation(root), str(root / name), before, after, ())
+def changed(root: Path, name: str, before: bytes, after: bytes) -> Changed:
+    return str(root), str(root / name), before, after
 
 
 def searched(folder: Path, python: str | None = None) -> Environment:
@@ -21,14 +19,14 @@ def searched(folder: Path, python: str | None = None) -> Environment:
 
 def test_the_paths_are_relative_to_the_folder_that_was_searched(tmp_path: Path) -> None:
     assert render(searched(tmp_path), [], {}) == b""
-    files = [file_plan(tmp_path / "src", name, b"a\n", b"b\n") for name in ("verl/two.py", "verl/one.py")]
+    files = [changed(tmp_path / "src", name, b"a\n", b"b\n") for name in ("verl/two.py", "verl/one.py")]
     section = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     both = "".join(section.format(f"src/verl/{name}.py") for name in ("one", "two"))
     assert render(searched(tmp_path), files, {}).decode() == f"# in {tmp_path}\n{both}"
 
 
 def test_an_interpreter_has_a_section_for_each_root(tmp_path: Path) -> None:
-    files = [file_plan(tmp_path / root, "verl/one.py", b"a\n", b"b\n") for root in ("site", "checkout")]
+    files = [changed(tmp_path / root, "verl/one.py", b"a\n", b"b\n") for root in ("site", "checkout")]
     lines = render(searched(tmp_path, "python"), files, {}).decode().splitlines()
     assert [line for line in lines if line.startswith("# in ")] == [
         f"# in {tmp_path / root}" for root in ("checkout", "site")
@@ -56,8 +54,8 @@ def test_both_tools_make_the_planned_bytes_of_it(
 ) -> None:
     (tmp_path / "one.py").write_bytes(before)
     (tmp_path / "two.py").write_bytes(before)
-    files = [file_plan(tmp_path, name, before, after) for name in ("one.py", "two.py")]
-    notes = {file.path: ["run: a\nb", "--- a/one.py"] for file in files}
+    files = [changed(tmp_path, name, before, after) for name in ("one.py", "two.py")]
+    notes = {file[1]: ["run: a\nb", "--- a/one.py"] for file in files}
     diff = render(searched(tmp_path), files, notes)
     assert diff.count(b"# run: a\\nb\n# --- a/one.py\n---") == 2
     subprocess.run(tool, input=diff, cwd=tmp_path, check=True, capture_output=True)

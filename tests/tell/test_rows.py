@@ -111,7 +111,7 @@ def test_in_a_log_each_fix_is_one_line(fresh: Path, tmp_path: Path) -> None:
     drift(site)
     rows = [line for line in cli.called_with_all("check", "--target", site).out.splitlines() if "mtp-cp" in line]
     assert [row.split()[:3] for row in rows] == [["drifted", "mtp-cp-deadlock", "cure"]]
-    for what in "only with MTP", f"{site}/{ENGINE}:", "a shape nobody has verified", "help: ":
+    for what in "only with mtp.enable", f"{site}/{ENGINE}:", "a shape nobody has verified", "help: ":
         assert what in rows[0]
 
 

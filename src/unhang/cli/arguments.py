@@ -148,6 +148,9 @@ class _Parser(argparse.ArgumentParser):
 
         if message.startswith("one of the arguments PATH --live is "):
             message += "; --slurm, --ray and --kubectl go with --live"
+        if message == "argument --fix: expected one argument":
+            apply = "; to fix what is needed, run: unhang apply" if self.prog == "unhang check" else ""
+            message = f"argument --fix: expected the id of a fix, as `unhang list` prints them{apply}"
         hint = f"  hint: `{self.prog} --help` shows the options, and examples"
         lines = gate.line(f"{self.prog}: error: {message}"), hint
         self.exit(2, "".join(f"{part}\n" for line in lines for part in folded(line, width(sys.stderr), "  ")))
@@ -258,6 +261,10 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    parser.add_argument(
+        "--applied", action="store_true",
+        help="show what is written here, against the original bytes that the receipts keep",
+    )  # fmt: skip
     parser.add_argument(
         "--unknown", action="store_true",
         help="show what a rewrite would do to unknown shapes, each with the token that accepts it",

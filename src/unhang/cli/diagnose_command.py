@@ -115,7 +115,8 @@ def _told(paths: Sequence[str], options: argparse.Namespace) -> int:
     elif options.output_format == "github":
         print(report.github(what))
     else:
-        print(report.text(what, colour=console.colour(), width=terminal.width(sys.stdout)))
+        left = report.ALL if options.live else report.MORE
+        print(report.text(what, colour=console.colour(), width=terminal.width(sys.stdout), more=left))
     if options.html is not None:
         with progress.shown() as step:
             step("drawing")

@@ -1,4 +1,4 @@
-"""``unhang diff``: what ``apply`` would change."""
+"""``unhang diff``: what ``apply`` would change, or what is written."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.cli.requests import request
+from unhang.errors import UnhangError
 from unhang.judge.decide import DRIFTED, UNLISTED
 from unhang.records import Token, paired
 from unhang.shapes import catalog
 from unhang.suggest import RECOVERY, Hint, command, complete
+from unhang.survey.search import find, nothing_found
 from unhang.survey.unlocked import planned_without_lock
+from unhang.survey.verdicts import again, unlisted
 from unhang.tell import console, report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from unhang.judge.findings import Finding
     from unhang.judge.shows import Shown
-    from unhang.records import Environment, Request
+    from unhang.records import Environment, Request, Search
+    from unhang.rewrite.diff import Changed
     from unhang.rewrite.plan import FilePlan, Plan
     from unhang.survey.verdicts import Survey
 
@@ -44,45 +48,100 @@ class Unknown(NamedTuple):
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang diff``: print only the diff on stdout; return 0 if ``apply`` would change nothing, else 1.
 
-    With ``--unknown``: 0 if no fix is held back by an unknown shape, else 1. ``--run`` is about these too.
+    With ``--unknown``: 0 if no fix is held back by an unknown shape, else 1. ``--run`` is about these too. With
+    ``--applied``: 0 if nothing is written here, else 1.
     """
     unknown = options.unknown or options.run
+    if options.applied and unknown:
+        why = "--applied shows what is written, --unknown and --run what is not"
+        raise UnhangError("bad-option", why, hint="leave out one of them")
     wanted, is_json = request(options), options.output_format == "json"
+    if options.applied:
+        return _applied(wanted, is_json)
     seen, plan = planned_without_lock(wanted, unknown=unknown)
-    console.note(report.environment_line(seen.environment))
-    console.warnings(seen.search)
-    console.searched(seen.search)
+    _say_where(seen.search)
     if plan is None:  # what `apply` will find after recovery is not known yet
-        if is_json:
-            print(report.json_diff(seen.search, b"", [], interrupted=True))
-        line = Hint("interrupted: an earlier run was killed halfway; ", *RECOVERY, " first")
-        console.say(complete(line, wanted))
-        return 1
+        return _interrupted(seen.search, wanted, is_json)
     as_is = [finding for finding in seen.findings if finding.verdict.as_is] if unknown else []
     functions = _unknown(seen, plan) if unknown else []
     if options.run:
         functions = _run(functions, seen.environment)
+    files = [(it.installation.root, it.path, it.before, it.after) for it in plan.files]
     if is_json:
-        from unhang.rewrite.diff import as_patch, render
-
-        diff = render(seen.environment, plan.files, {}, as_patch)
-        print(report.json_diff(seen.search, diff, [_row(it) for it in functions]))
-    elif plan.files or as_is or options.run:
-        from unhang.rewrite.diff import as_patch, as_text, comment, render
-
-        notes, lines = _notes(functions, wanted)
-        sys.stdout.flush()
-        form = as_text if _is_shown() else as_patch
-        sys.stdout.buffer.write(render(seen.environment, plan.files, notes, form))
-        sys.stdout.buffer.writelines(map(comment, lines))
-        sys.stdout.flush()
+        _print_json(seen.search, files, [_row(it) for it in functions])
+    else:
+        _print(seen.environment, files, *_notes(functions, wanted))
     if not options.run and any(catalog.fix(it.finding.target.fix).grade != catalog.UNPROVED for it in functions):
-        again = command("diff", wanted, "--unknown", "--run")
-        console.note(f"to see what these functions do, as they are and rewritten, run: {again}")
+        try_them = command("diff", wanted, "--unknown", "--run")
+        console.note(f"to see what these functions do, as they are and rewritten, run: {try_them}")
     stale = () if unknown else plan.stale
     console.would_clear(stale)
     console.blocked(plan.blocked)
     return 1 if plan.files or stale or plan.blocked or as_is else 0
+
+
+def _applied(wanted: Request, is_json: bool) -> int:
+    """Print what is written, as a diff from what ``revert`` of the same fixes would leave.
+
+    Raises UnhangError as ``revert`` does.
+    """
+    from unhang.store import receipt, revert, state
+
+    search = find(wanted)
+    if not search.installations and not wanted.allow_none and not revert.has_state(search):
+        raise nothing_found(search, wanted)
+    _say_where(search)
+    seen = again(search, wanted)
+    if seen.interrupted:
+        return _interrupted(search, wanted, is_json)
+    found = {root: receipt.load(state.folder(root)) for root in search.roots}
+    plans = [revert.plan_revert(search, root, one, wanted, force=True) for root, one in found.items() if one]
+    files = [(it.root, entry.path, after, now) for it in plans for entry, now, after in it.files if now != after]
+    if is_json:
+        _print_json(search, files, [])
+    else:
+        _print(search.environment, files, {}, [])
+    for refused in (error for it in plans for error in it.refused):
+        console.error(refused)
+    left = unlisted(seen)
+    console.without_receipt(left, search.environment)
+    is_any = files or left or any(it.refused for it in plans)
+    if not is_any:
+        console.say("nothing is written here: no receipt lists a file that has one of these fixes")
+    return 1 if is_any else 0
+
+
+def _say_where(search: Search) -> None:
+    console.note(report.environment_line(search.environment))
+    console.warnings(search)
+    console.searched(search)
+
+
+def _interrupted(search: Search, wanted: Request, is_json: bool) -> int:
+    if is_json:
+        print(report.json_diff(search, b"", [], interrupted=True))
+    line = Hint("interrupted: an earlier run was killed halfway; ", *RECOVERY, " first")
+    console.say(complete(line, wanted))
+    return 1
+
+
+def _print_json(search: Search, files: Sequence[Changed], functions: Sequence[Mapping[str, Any]]) -> None:
+    from unhang.rewrite.diff import as_patch, render
+
+    print(report.json_diff(search, render(search.environment, files, {}, as_patch), functions))
+
+
+def _print(
+    place: Environment, files: Sequence[Changed], notes: Mapping[str, Sequence[str]], lines: Sequence[str]
+) -> None:
+    """Print a diff with the notes on its files, and these lines below it."""
+    if files or lines:
+        from unhang.rewrite.diff import as_patch, as_text, comment, render
+
+        sys.stdout.flush()
+        sys.stdout.buffer.write(render(place, files, notes, as_text if _is_shown() else as_patch))
+        sys.stdout.buffer.writelines(map(comment, lines))
+        sys.stdout.flush()
 
 
 def _is_shown() -> bool:

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BaseException as error:  # a codemod of somebody's may end the process with any code
         if isinstance(error, BrokenPipeError) and error.filename in (None, STDOUT):
-            return 2  # the reader is gone (`unhang diff | head`)
+            return 141  # the reader is gone (`unhang diff | head`): 128 and SIGPIPE, as a shell has it of other tools
         told = described(error)
         if told is not error:
             told.hint = joined("nothing was changed", told.hint)

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 from unhang.cli.ending import Ending, clause, look_again
 from unhang.cli.requests import request
 from unhang.find.bytecode import caches
-from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.shapes import catalog
 from unhang.store import revert as store
 from unhang.store.roots import journal_left, tidy
 from unhang.survey.search import find, nothing_found
-from unhang.survey.verdicts import Survey, again
+from unhang.survey.verdicts import Survey, again, unlisted
 from unhang.tell import console
 from unhang.tell.report import Report
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection
 
-    from unhang.judge.findings import Finding
     from unhang.records import Request, Search
     from unhang.store.revert import Reverted
 
@@ -47,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             console.results(options.output_format, Report(search, wanted, seen.findings, frozenset(), False))
         where = f"there is no receipt in {', '.join(search.roots)}" if search.roots else "no installation was found"
         console.say(f"nothing to revert: {where}")
-        console.without_receipt(_unlisted(seen), search.environment)
+        console.without_receipt(unlisted(seen), search.environment)
         console.unlisted(search.roots)
         return 1
     return _end(search, store.revert(search, wanted, force=options.force), wanted, options.output_format)
@@ -64,7 +61,7 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
         console.say_each(done.recovered)
     seen = look_again(ending, Survey(search, (), (), interrupted), wanted)
     asleep = {path for one in done.done for path in one.asleep}
-    left = [finding for finding in _unlisted(seen, asleep) if finding.installation.real_root not in done.failed]
+    left = [finding for finding in unlisted(seen, asleep) if finding.installation.real_root not in done.failed]
     with ending:
         what = Report(seen.search, wanted, seen.findings, changed, interrupted, failed=done.failed, taken_back=taken)
         console.results(output_format, what)
@@ -76,16 +73,3 @@ def _end(search: Search, done: Reverted, wanted: Request, output_format: str) ->
         console.without_receipt(left, seen.environment)
         console.unlisted(search.roots)
     return 1 if done.failed or interrupted or left or any(one.refused for one in done.done) else 0
-
-
-def _unlisted(seen: Survey, asleep: Collection[str] = ()) -> list[Finding]:
-    """Return the rewritten functions whose file no receipt lists; one that is ``asleep`` is listed with other bytes.
-
-    An import that a person has added, where nothing else of the fix is in place, is theirs: that fix is needed.
-    """
-    listed = {entry.path for receipt in seen.receipts for entry in receipt.files} - {*asleep}
-    return [finding for finding in seen.findings if _is_in_place(finding) and finding.seen.real not in listed]
-
-
-def _is_in_place(finding: Finding) -> bool:
-    return finding.rewritten and finding.verdict.verdict not in (NEEDED, FIXED_UPSTREAM)

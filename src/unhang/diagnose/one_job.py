@@ -16,6 +16,8 @@ _MINUTE, _HOUR = 60.0, 3600.0
 """So far apart the dumps or stacks of one hang may be: a collective may take half an hour, and clocks differ."""
 _SOURCE_AHEAD = 64
 _NUMBER = re.compile(r"((?i:rank)[_.\-]?)?(\d{1,18})")
+SAME = " is read for the same ranks"
+"""What is said of a file of whose ranks another tells as much."""
 _OTHER_GROUPS = "it is of another job: its groups have other members than in most dumps"
 
 
@@ -113,7 +115,7 @@ def _why(one: _Series, best: _Series) -> str:
     newer = ": it is newer" if apart >= _MINUTE else ": it has more" if len(best.ranks) > len(one.ranks) else ""
     is_near = apart < _HOUR and not one.groups
     more = "; if these are other ranks of one job, put the rank in the job into each name" if is_near else ""
-    return f"{best.name} is read for the same ranks{newer}{more}"
+    return f"{best.name}{SAME}{newer}{more}"
 
 
 def chosen(files: Iterable[tuple[str, Dump]]) -> tuple[dict[int, Dump], list[Unread], set[str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, statements, where
 from unhang.diagnose.evidence import Count, span
+from unhang.diagnose.one_job import SAME
 from unhang.diagnose.phrases import FOLLOWS, NOTE
 from unhang.diagnose.who import traceback
 from unhang.records import Request
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from unhang.diagnose.where import Place
     from unhang.records import Environment
 
-MORE = (
-    "next: collect more with `unhang diagnose --live` while the job hangs; `unhang explain never-arrived` says what to "
-    "set before the next job"
-)
+_SET = "`unhang explain never-arrived` says what to set before the next job"
+MORE = f"next: collect more with `unhang diagnose --live` while the job hangs; {_SET}"
+ALL = f"next: {_SET}"
+"""After `--live` itself, which has collected what there was."""
 TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
 """How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "also": "33", "possible": "33", "not-here": "2"}
@@ -73,13 +74,19 @@ def missing(job: Job) -> list[int]:
 
 
 def warnings(job: Job) -> list[str]:
-    """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some."""
+    """Return a sentence for each file that could not be read, or whose rank nobody knows; of many alike, for some.
+
+    Those that tell of a rank what other files tell, as in several formats, have one together.
+    """
     files: dict[str, list[str]] = defaultdict(list)
+    twice = [item for item in job.unread if SAME in item.why]
     for item in job.unread:
+        if len(twice) > 1 and SAME in item.why:
+            continue
         files[f"{'read in part: ' if item.partly else ''}{item.why}"].append(item.file)
     for file in job.unranked:
         files[_UNRANKED].append(file)
-    lines = []
+    lines = [f"{len(twice)} files, such as {twice[0].file}: {twice[0].why}"] if len(twice) > 1 else []
     for why, alike in files.items():
         lines += [f"{file}: {why}" for file in alike[:_MOST]]
         lines += [f"{more}: {why}" for more in _more(len(alike), "file")]
@@ -91,8 +98,11 @@ def _more(number: int, noun: str) -> list[str]:
     return [f"{count(number - _MOST, f'more {noun}')}, which --output-format json names"] if number > _MOST else []
 
 
-def text(report: Report, *, colour: bool, width: int = 0) -> str:
-    """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0."""
+def text(report: Report, *, colour: bool, width: int = 0, more: str = MORE) -> str:
+    """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0.
+
+    ``more`` says how more is collected, for where the files name no cause.
+    """
     suspects, job = report.diagnosis.who, report.diagnosis.facts.job
     lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
     lines += [terminal.wrapped(line, width) for line in (*_causes(report.diagnosis), *_notes(job))]
@@ -108,7 +118,7 @@ def text(report: Report, *, colour: bool, width: int = 0) -> str:
         lines += [terminal.wrapped(line, width) for line in rest]
     is_open = not suspects.why and all(one.code in _OPEN for one in report.diagnosis.causes[:1])
     if is_open and all(one.answer in ("possible", "not-here") for one in report.answers):
-        lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis))]
+        lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis, more))]
     return "\n".join(lines)
 
 
@@ -315,7 +325,7 @@ def _open(facts: Facts) -> str:
     return "" if facts.job.size is not None else "this is so if these are all ranks"
 
 
-def _next(found: Diagnosis) -> Iterable[str]:
+def _next(found: Diagnosis, more: str) -> Iterable[str]:
     """Yield what to do where the files name no cause: more is to be collected only where it would decide."""
     facts = found.facts
     if facts.has_ended:
@@ -325,7 +335,7 @@ def _next(found: Diagnosis) -> Iterable[str]:
     elif facts.unseen and not facts.is_over:
         yield f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
     else:
-        yield MORE
+        yield more
 
 
 def _place(place: Place, job: Job) -> dict[str, Any]:

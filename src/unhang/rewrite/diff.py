@@ -1,17 +1,21 @@
-"""What ``apply`` would change, as a unified diff for ``git apply`` and ``patch -p1``. It works on bytes."""
+"""Changed files as a unified diff for ``git apply`` and ``patch -p1``. It works on bytes."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from unhang import gate
 from unhang.records import Environment
-from unhang.rewrite.plan import FilePlan
 
 _ALTERED = b"# no patch: what a terminal or a runner could act on is written as escapes here; a file gets the patch\n"
+
+
+Changed: TypeAlias = "tuple[str, str, bytes, bytes]"
+"""A file: the root that holds it, its path, and its bytes before and after."""
 
 
 def as_patch(section: bytes) -> bytes:
@@ -33,25 +37,25 @@ def as_text(section: bytes) -> bytes:
 
 def render(
     environment: Environment,
-    files: Sequence[FilePlan],
+    files: Iterable[Changed],
     notes: Mapping[str, Sequence[str]],
     form: Callable[[bytes], bytes] = as_patch,
 ) -> bytes:
-    """Return the diff of all planned files, with the notes on each, by its path, above its section.
+    """Return the diff of these files, with the notes on each, by its path, above its section.
 
     Paths below a/ and b/ are relative to the folder that was searched, or to the root of each installation. Each root
     has a section, with its name in a line above. Both tools ignore such lines. ``form``: ``as_patch`` or ``as_text``.
     """
     whole = environment.prefix if environment.python is None else None
-    by_root: dict[str, list[FilePlan]] = {}
+    by_root: dict[str, list[Changed]] = {}
     for file in files:
-        by_root.setdefault(os.path.realpath(whole or file.installation.root), []).append(file)
+        by_root.setdefault(os.path.realpath(whole or file[0]), []).append(file)
     out = []
     for root, group in sorted(by_root.items()):
         out.append(comment(f"in {root}"))
-        for file in sorted(group, key=lambda file: file.path):
-            out += map(comment, notes.get(file.path, ()))
-            out.append(form(_section(os.path.relpath(file.path, root), file.before, file.after)))
+        for _, path, before, after in sorted(group, key=lambda file: file[1]):
+            out += map(comment, notes.get(path, ()))
+            out.append(form(_section(os.path.relpath(path, root), before, after)))
     return b"".join(out)
 
 

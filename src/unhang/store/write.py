@@ -96,7 +96,7 @@ def commit_with_bytecode(
     bytecode.remove(stale)
     compiled = bytecode.survey((change.path for change in changes if change.path.endswith(".py")), where)
     left = commit(changes, state_dir=state.folder(root), caches=where)
-    if search.environment.python is not None and (python := compiler(search)):
+    if python := compiler(search):
         bytecode.recompile(python, compiled)
     return [left] if left else []
 

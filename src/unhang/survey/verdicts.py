@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
 from unhang.judge import accept
+from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
@@ -16,7 +17,7 @@ from unhang.survey.search import find_some
 from unhang.survey.trial import tried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from unhang.store.receipt import Receipt
 
@@ -91,6 +92,16 @@ def again(search: Search, request: Request) -> Survey:
 def interrupted(search: Search) -> bool:
     """Return whether a run was killed in one of the roots, or is at work there."""
     return any(state.interrupted(state.folder(root)) for root in search.roots)
+
+
+def unlisted(seen: Survey, asleep: Collection[str] = ()) -> list[Finding]:
+    """Return the rewritten functions whose file no receipt lists; one that is ``asleep`` is listed with other bytes.
+
+    An import that a person has added, where nothing else of the fix is in place, is theirs: that fix is needed.
+    """
+    listed = {entry.path for receipt in seen.receipts for entry in receipt.files} - {*asleep}
+    mine = (it for it in seen.findings if it.rewritten and it.verdict.verdict not in (NEEDED, FIXED_UPSTREAM))
+    return [finding for finding in mine if finding.seen.real not in listed]
 
 
 def _have_bytecode(findings: Iterable[Finding]) -> bool:

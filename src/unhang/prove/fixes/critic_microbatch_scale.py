@@ -96,6 +96,19 @@ def caveat(case: Case) -> str:
     return "a job with a critic on the engine workers, and with four micro-batches, which may not be yours"
 
 
+def settings(case: Case) -> dict[str, Any] | None:
+    """Return what the user of such a job sets; None for data that no trainer of verl hands the function."""
+    options = case.options
+    if "of" in options and (options["of"] != [_LOSS] or "scale" in options or "has_size" in options):
+        return None
+    return {
+        **{"version verl": "0.8.0", "critic.enable": None, "adv_estimator": "gae", "use_legacy_worker_impl": None},
+        **{"ranks": case.topology.world, "loss_agg_mode": options["mode"]},
+        "several micro-batches": len(options["sizes"]) > 1,
+        "a row has no token that counts": options.get("masked", False),
+    }
+
+
 def prepare() -> None:
     """Import the real modules among stand-ins."""
     sys.meta_path.insert(0, Around("verl", _REAL, Filled))

@@ -65,6 +65,15 @@ def caveat(case: Case) -> str:
     return "" if case.is_control else "a model of the proof's own: whether yours registers buffers so depends on it"
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    return {
+        **{"strategy": "fsdp2", "ranks": case.topology.world},
+        "a model that makes buffers in the order of a set (Gemma 3, 4)": len(_tables(case)) > 1,
+        "each process has an order of its own": case.options.get("differ", True),
+    }
+
+
 def prepare() -> None:
     """Import the upstream for a CPU."""
     shims.cuda_on_cpu()

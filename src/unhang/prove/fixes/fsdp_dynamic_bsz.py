@@ -128,6 +128,19 @@ HELD = {
 }
 
 
+def settings(case: Case) -> dict[str, Any] | None:
+    """Return what the user of such a job sets; None for the function that the methods depend on, run by itself."""
+    options, replicas = case.options, case.options.get("replicas", 1)
+    if options.get("of") == [_HELPER]:
+        return None
+    return {
+        **{"strategy": "fsdp2", "fsdp_size": case.topology.world // replicas if replicas > 1 else -1},
+        **{"use_dynamic_bsz": options.get("dynamic", True), "use_legacy_worker_impl": "auto"},
+        "ranks": case.topology.world,
+        "ranks need different numbers of micro-batches": len({_needed(rows) for rows in _lengths(case)}) > 1,
+    }
+
+
 def has_feature(function: Any) -> bool:
     """Return whether a method cuts a batch by its tokens; of what cuts it, whether it matters if there is a group."""
     if function.name == _HELPER:

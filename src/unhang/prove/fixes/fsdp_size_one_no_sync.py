@@ -62,6 +62,15 @@ def caveat(case: Case) -> str:
     return "a job with fsdp_size=1 and the strategy fsdp, which may not be yours"
 
 
+def settings(case: Case) -> dict[str, Any] | None:
+    """Return what the user of such a job sets; None for a mesh that verl makes of no setting."""
+    mesh = case.options.get("mesh", ())
+    if len(mesh) > 2:
+        return None
+    size = case.options["fsdp_size"] if not mesh else mesh[1] if len(mesh) == 2 else -1
+    return {"strategy": "fsdp", "fsdp_size": size, "ranks": case.topology.world}
+
+
 def prepare() -> None:
     """Import the modules that have the function, for a CPU."""
     shims.cuda_on_cpu()

@@ -68,6 +68,19 @@ def caveat(case: Case) -> str:
     return "hidden states of the proof's own: yours are such a view with use_liger, and perhaps without it"
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    options = case.options
+    return {
+        **{"strategy": "fsdp", "use_fused_kernels": True, "impl_backend": "torch"},
+        "use_liger": options["layout"] == "own view",
+        "hidden states that do not flatten without a copy": options["layout"] in ("transposed", "sliced")
+        and options.get("rows", _ROWS) > 1,
+        "hidden states of three dimensions need a gradient": options.get("backbone", True)
+        and not options.get("flat", False),
+    }
+
+
 class Gradients(NamedTuple):
     """What a backward pass leaves: the gradients, or None."""
 

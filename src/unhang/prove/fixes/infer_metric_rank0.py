@@ -80,6 +80,17 @@ YOURS = Case("yours", Topology(), HUNG, _COMPUTE, _ACC)
 RULED_OUT = ("world", "one process has no other to wait for")
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets; without a process group, each rank is a job by itself."""
+    metric = case.options["metric"]
+    return {
+        "metric": {"rouge of a trainer": "nlg", "mean of all ranks": None}.get(metric, metric),
+        "ranks": case.topology.world if case.options.get("up", True) else 1,
+        "it is `swift infer` that has the metric": metric not in _EVERYWHERE,
+        "a metric of ms-swift's own": "scorer" not in case.options,
+    }
+
+
 def prepare() -> None:
     """Import the real modules among stand-ins."""
     sys.meta_path.insert(0, Around("swift", _REAL, partial(Filled, make=_named)))

@@ -64,6 +64,16 @@ def caveat(case: Case) -> str:
     return "only a model with code of its own waits, and only if its bridge has no get_hf_meta_model"
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    remote = case.options["remote"] and not case.options.get("own")
+    return {
+        "ranks": case.topology.world,
+        "a model that brings its own code, such as MiniMax": remote,
+        "a checkpoint is saved": case.options.get("given", _BOTH) == _BOTH,
+    }
+
+
 class Seen(NamedTuple):
     """What one rank did in two saves."""
 

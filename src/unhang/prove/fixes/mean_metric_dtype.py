@@ -80,6 +80,17 @@ YOURS = Case("yours", Topology(), DIFFERS, _FLOAT64, _SEQ)
 RULED_OUT = ("world", "one process has no other to disagree with")
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets; without a process group, each rank is a job by itself."""
+    ranks = 1 if case.options.get("place") == "no group" else min(case.topology.world, 2)
+    updates = {_UPDATES[case.options.get("updates", "first")](rank) for rank in range(ranks)}
+    return {
+        **{"acc_strategy": case.options["strategy"], "ranks": case.topology.world},
+        "some rank has nothing to log": len(updates) > 1,
+        "a device without float64, in a process group": case.options.get("place") == "no float64" and True in updates,
+    }
+
+
 class Seen(NamedTuple):
     """What one rank did."""
 

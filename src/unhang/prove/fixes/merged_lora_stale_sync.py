@@ -106,6 +106,17 @@ def caveat(case: Case) -> str:
     )
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    options = case.options
+    return {
+        **{"version verl": "0.8.0", "use_legacy_worker_impl": None},
+        "strategy": "fsdp" if options.get("fsdp") == 1 else "fsdp2",
+        "lora_rank": _RANK if options.get("lora", True) else 0,
+        "lora.merge": options.get("merge", True),
+    }
+
+
 def prepare() -> None:
     """Import the real engine for a CPU."""
     shims.cuda_on_cpu()

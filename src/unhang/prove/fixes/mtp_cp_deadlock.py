@@ -82,6 +82,15 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     return Case("yours", topology, PASSED, options=chunks)
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    return {
+        "mtp.enable": case.options.get("mtp", True),
+        "context_parallel_size": case.topology.cp,
+        "use_legacy_worker_impl": "disable",
+    }
+
+
 def has_feature(function: ast.FunctionDef) -> bool:
     """Return whether the method asks for multi-token prediction; one that does not must never call the reduction."""
     import ast

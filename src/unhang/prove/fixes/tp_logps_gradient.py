@@ -68,6 +68,15 @@ def caveat(case: Case) -> str:
     return "only GRPO, and GKD with the teacher's whole vocabulary, take their gradient from this function"
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    return {
+        **{"rlhf_type": case.options["loss"], "gkd_logits_topk": None},
+        "tensor_model_parallel_size": case.topology.tp,
+        "the policy is trained": case.options.get("grad", True),
+    }
+
+
 def prepare() -> None:
     """Import the real functions; the packages around them are empty."""
     shims.cuda_on_cpu()
