@@ -7,12 +7,15 @@ import pytest
 
 from support import checkout, cli, ptys
 from unhang.cli.arguments import parse
-from unhang.cli.error_codes import codes, words
+from unhang.cli.error_codes import causes, codes, words
 from unhang.diagnose.known import ANSWERS
-from unhang.judge.decide import URGENCY
-from unhang.prove.cases import BROKEN, CRASHED, DIFFERS
+from unhang.diagnose.phrases import CODES
+from unhang.job import strikes
+from unhang.judge import decide, nearest, shows
+from unhang.prove import answers, cases, host
 from unhang.records import KINDS
 from unhang.shapes import catalog
+from unhang.tell import rows
 
 DRAWN = "\n\n## What its proof recorded\n"
 DOCS = checkout.REPOSITORY / "docs" / "json.md"
@@ -67,19 +70,65 @@ def test_an_error_code_has_its_cause_and_cure() -> None:
     assert max(map(len, shown.splitlines())) <= 50
 
 
-OF_RANKS = ("waiting", "failing", "elsewhere", "late", "disagrees", "deadlocked", "stopped", "gone")
-"""What `unhang diagnose` says of ranks."""
+EFFECTS = catalog.manifest_schema()["properties"]["leave-out"]["items"]["properties"]["effect"]["enum"]
+BY_CONSTANTS = {
+    "verdicts": decide.URGENCY,
+    "what stands for them in a row": tuple(rows.MARKS),
+    "kinds": KINDS,
+    "grades": tuple(re.findall(r"([\w-]+): ", catalog.GRADES)),
+    "states of known shapes": (
+        "affected",
+        "fixed",
+        decide.NO_REWRITE,
+        decide.OURS,
+        decide.REPAIRED,
+        decide.RIGHT,
+        decide.WRONG,
+    ),
+    "lines that differ": (nearest.ADDED, nearest.CHANGED, nearest.MISSING, nearest.MOVED),
+    "what a fix is to a job": (strikes.STRIKES, strikes.CANNOT, strikes.UNKNOWN),
+    "what a fix would do to it": tuple(EFFECTS),
+    "answers of diagnose": ANSWERS,
+    "causes": tuple(CODES),
+    "sides of a proof": (host.UNTOUCHED, host.PATCHED),
+    "ends of a side": (cases.PASSED, cases.HUNG, cases.CRASHED, cases.DIFFERS, cases.BROKEN, cases.MISMATCH),
+    "answers of prove": tuple(answers.COLOURS),
+    "what a run shows": (shows.DEFECT, shows.NO_DEFECT, shows.NOT_RUN),
+}
+"""Words that reports print, from where the code has them."""
+BY_HAND = {
+    "of ranks": "waiting failing elsewhere late disagrees deadlocked stopped gone suspect process missing",
+    "of the table of ranks": "completed enqueued rank group",
+    "of files": "unread partly unranked stale",
+    "of a row": "settled leave-out companion assumes changes-numbers nearest blocked note help",
+    "of several words": "only with|leave out|changes numbers|would apply",
+    "of a report": "environment digest token receipt overlay unmet warning error hint code pack installation",
+    "of the tables": "grade kind verdict release nightly yanked matrix shape target function upstream root anchor",
+    "of a proof": "case control topology stand-in status",
+}
+WORDS = {word for many in BY_CONSTANTS.values() for word in many} | {
+    word for many in BY_HAND.values() for word in many.split("|" if "|" in many else " ")
+}
 
 
-@pytest.mark.parametrize(
-    "word",
-    [*URGENCY, *KINDS, *re.findall(r"([\w-]+): ", catalog.GRADES), *ANSWERS, *OF_RANKS, BROKEN, CRASHED, DIFFERS],
-)
-def test_a_word_of_a_report_is_explained(word: str) -> None:
-    ran = cli.called("explain", word.capitalize())
-    assert (ran.code, ran.out.split("\n\n")[0]) == (0, f"# {word}")
-    assert ran.out.split() == f"# {word} {words()[word]}".split()
-    assert max(map(len, ran.out.splitlines())) <= 80
+@pytest.mark.parametrize("word", sorted(WORDS))
+def test_each_word_of_a_report_opens_its_own_short_text(word: str) -> None:
+    name = word.replace(" ", "-")
+    for typed in (word, name.capitalize()):
+        ran = cli.called("explain", typed)
+        assert (ran.code, ran.out.split("\n\n")[0]) == (0, f"# {name}")
+        assert max(map(len, ran.out.splitlines())) <= 80
+    text = causes().get(name) or words()[name]
+    assert ran.out.split() == f"# {name} {text}".split()
+    assert name in causes() or len(text.split()) < 90
+    assert cli.called_with_all("explain", word) == ran, "whatever fixes have the word in their symptom"
+
+
+def test_a_word_that_is_part_of_others_opens_none_of_them() -> None:
+    """`grade` once opened the page of a fix whose symptom has `upgrade`."""
+    ran = cli.called_with_all("explain", "pgrad")
+    assert (ran.code, ran.out) == (2, "")
+    assert "did you mean" in ran.err or "`unhang list` shows all fixes" in ran.err
 
 
 def test_each_code_of_a_verdict_is_explained_and_each_command_of_a_word_is_one() -> None:

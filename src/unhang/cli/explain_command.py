@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from unhang.shapes.catalog import Fix
 
+_IDENTIFIER = re.compile(r"[A-Z_.]")
+"""What a name in a program has, and a plain word has not: such a word may be in a symptom by chance."""
 _LOG = "`unhang diagnose FILE` reads a log"
 """What says more than a few words do."""
 
@@ -34,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     names = [*catalog.fixes(), *causes(), *codes(), *words()]
     is_one = " " not in query.strip()
-    if is_one and (fixes := catalog.with_words([query])):  # a function in a stack
+    if is_one and _IDENTIFIER.search(query) and (fixes := catalog.with_words([query])):  # a function in a stack
         return _listed(fixes, query, options.output_format)
     found = [] if is_one and ("-" in query or is_near(query, names)) else lookup.find(query)
     if not found:
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _named(name: str, *, is_json: bool) -> str:
     """Return the page, or its JSON, of the fix, cause, error code or word of this name; empty if there is none."""
-    width, word = terminal.width(sys.stdout), name.lower()
+    width, word = terminal.width(sys.stdout), re.sub(r"[ _]", "-", name.strip().lower())
     if name.startswith("x_"):  # a scanner's name of a fix
         name = next((fix.id for fix in catalog.fixes().values() if osv.identity(fix) == name), name)
     if name in catalog.fixes():

@@ -306,14 +306,14 @@ def manifest_schema() -> Any:
 def with_words(words: Sequence[str]) -> list[Fix]:
     """Return the fixes whose id, title, symptom or signature has all of these words, in any case, also inside others.
 
-    The symptom is the manifest's and the page's. No words choose all fixes.
+    The symptom is the manifest's and the page's, where that says who is hit, too. No words choose all fixes.
     """
     if not words:
         return list(fixes().values())
     lowered = [word.lower() for word in words]
     found = []
     for fix in fixes().values():
-        symptom = section(fix.id, "Symptom")
+        symptom = "\n".join(section(fix.id, name) for name in ("Symptom", "Who is hit"))
         words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
         parts = fix.id, fix.title, symptom, *strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
