@@ -23,6 +23,8 @@ SECTIONS = (*fix_page.FRONT, "Not cured", "Cause", "What unhang changes", "Evide
 """The sections that every page has, in this order: first what a reader in need must know."""
 EVERY_NODE = "every node"
 """What the danger has if the rewrite changes which collectives run."""
+NUMBERS = "Your numbers change"
+"""What the danger has if the fix changes numbers."""
 TODO = "TODO"
 """What a draft has where a person must write."""
 SCENE = ("GRID", "prepare", "on_rank", "wrong", "right")
@@ -103,6 +105,8 @@ def _page(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Pr
     if found != sorted(found, key=SECTIONS.index):
         yield Problem(where, "sections", f"are not in this order: {', '.join(SECTIONS)}")
     text = {title: page.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in SECTIONS}
+    if manifest.get("changes-numbers") and NUMBERS not in " ".join(text["Danger"].split()):
+        yield Problem(where, "Danger", f"does not say `{NUMBERS}`, and the manifest says that they do")
     if manifest.get("collectives") and EVERY_NODE not in " ".join(text["Danger"].split()):
         yield Problem(where, "Danger", f"does not say `{EVERY_NODE}`, and the rewrite changes which collectives run")
     if manifest and not text["Evidence"].startswith(f"Grade: {manifest['grade']}. "):

@@ -187,7 +187,7 @@ def test_the_whole_page_is_that_of_the_fix_with_what_manifest_and_matrix_have() 
     assert " ".join(first.split()) == f"{when[0].upper()}{when[1:]}."
     page = page.replace(section_of, after)
     for more in (
-        "Kind: hang. The fix changes no numbers of a job that runs today.\n\n",
+        "Kind: hang.\n\n",
         "\n\n## Commands\n- `unhang check --fix mtp-cp-deadlock`: is it needed here?\n"
         "- `unhang apply --fix mtp-cp-deadlock`: on every node; restart the job",
         "\n\n## What the rewrite assumes\nany backend and device; megatron-core's parallel state, as `mpu`",

@@ -46,7 +46,7 @@ def test_jobs_to_leave_a_fix_out_of_are_named_and_those_that_do_not_fit_are_coun
         fix._replace(manifest={**fix.manifest, "leave-out": jobs[:number], "with": [beside]}) for number in (1, 30)
     )
     text = fix_page.short(few)
-    assert "Leave it out: a_setting_0 over 1 (worse-values): `--skip mtp-cp-deadlock`.\n" in text
+    assert "Leave it out if: a_setting_0 over 1 (worse-values): `--skip mtp-cp-deadlock`.\n" in text
     assert "Needs beside it: other-fix (verl <0.8): ranks wait\n" in text
     text = " ".join(fix_page.short(many).split())
     assert fix_page.short(many).count("\n") < fix_page.LINES

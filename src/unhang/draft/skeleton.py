@@ -22,8 +22,9 @@ _SECTIONS = {
     "What unhang changes": "TODO",
     "Evidence": "Grade: safeguard. TODO: how it is backed.\nNot shown: TODO.",
 }
+_NUMBERS = ". Your numbers change, TODO: how"
 _EVERY_NODE = ", and why every node must have it"
-"""What the danger has besides, where the rewrite changes which collectives run."""
+"""What the danger has besides, by what the rewrite changes."""
 
 _OWN = "unhang's own text, in the codemod and in what it writes, is Apache-2.0."
 
@@ -114,7 +115,7 @@ def _link(draft: Draft) -> str:
 
 
 def _page(draft: Draft) -> str:
-    more = {"Danger": "" if draft.kind == VALUES else _EVERY_NODE}
+    more = {"Danger": _NUMBERS if draft.kind == VALUES else _EVERY_NODE}
     sections = "".join(f"\n## {name}\n{text}{more.get(name, '')}\n" for name, text in _SECTIONS.items())
     names = gate.markdown(", ".join(draft.origin.authors))
     lines = (f"Upstream's change, by {names}:" if names else "Upstream's change:", gate.markdown(draft.origin.title))

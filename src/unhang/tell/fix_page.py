@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from unhang import suggest
-from unhang.job.condition import words
+from unhang import gate, suggest
+from unhang.job import condition
 from unhang.judge import matrix
 from unhang.plugins import packs
 from unhang.shapes import catalog
@@ -30,26 +31,24 @@ def short(fix: Fix, width: int = 0) -> str:
     if not catalog.section(fix.id, FRONT[0]):
         return whole(fix, width)
     for number in range(len(fix.leave_out), -1, -1):
-        text = _short(fix, number, width or matrix_text.WIDTH)
-        if text.count("\n") < LINES:
+        if _short(fix, number, matrix_text.WIDTH).count("\n") < LINES:
             break
-    return text
+    return _short(fix, number, width or matrix_text.WIDTH)
 
 
 def _short(fix: Fix, number: int, width: int) -> str:
     """Return the short page with the first ``number`` of the jobs to leave the fix out of."""
     symptom, _, danger, workaround = (_first(catalog.section(fix.id, name)) for name in FRONT)
     needed = matrix_text.needed_by(matrix.rows([fix], catalog.releases(), catalog.shape_table()), fix)
-    kinds = ", ".join(fix.kinds)
     hit = ". ".join(filter(None, (_sentence(fix.when), f"Needed by {needed}" if needed else "")))
     rows = {
         "Symptom": symptom,
         "Who is hit": hit and f"{hit}.",
         "Danger": danger or f"{fix.effect}.",
-        "Leave it out": _left_out(fix, number),
+        "Leave it out if": _left_out(fix, number),
         "Needs beside it": "; ".join(map(_beside, fix.companions)),
         "Workaround": workaround,
-        "Grade": f"{fix.grade}{f'; kind: {kinds}' if kinds else ''}.",
+        "Grade": f"{fix.grade}{f'; kind: {fix.effect}' if fix.kinds else ''}.",
     }
     lines = [f"# {fix.id}", *terminal.folded(fix.title, width, ""), ""]
     for label, text in rows.items():
@@ -61,7 +60,7 @@ def _left_out(fix: Fix, number: int) -> str:
     """Return a sentence on the jobs to leave a fix out of: the first ``number`` of them, and how many more."""
     if not fix.leave_out:
         return ""
-    told = [f"{words(it.condition)} ({it.effect})" for it in fix.leave_out[:number]]
+    told = [f"{_said(it)} ({it.effect})" for it in fix.leave_out[:number]]
     more = len(fix.leave_out) - number
     counted = [f"{more} {'other kinds' if told else 'kinds'} of jobs, which -v names"] if more else []
     return f"{', '.join([*told, *counted])}: `--skip {fix.id}`."
@@ -90,11 +89,8 @@ def with_facts(fix: Fix) -> str:
     harms = [f"Leave it out of these jobs, with `--skip {fix.id}`:", *harms] if harms else []
     needs = [f"- {_beside(it)}." for it in fix.companions]
     needs = ["It needs other fixes beside it:", *needs] if needs else []
-    numbers = (
-        "The fix changes numbers." if fix.changes_numbers else "The fix changes no numbers of a job that runs today."
-    )
     page = _begun(page, FRONT[1], when)
-    page = _begun(page, "Danger", f"Kind: {', '.join(fix.kinds)}. {numbers}" if fix.kinds else "")
+    page = _begun(page, "Danger", f"Kind: {fix.effect}." if fix.kinds else "")
     page = _ended(page, "Danger", "\n".join([*harms, *needs]))
     commands = "\n".join(f"- `{line}`: {why}" for line, why in _commands(fix))
     return _ended(page, "Workaround", f"\n## Commands\n{commands}", apart=False)
@@ -126,11 +122,18 @@ def _more(fix: Fix) -> tuple[str, str]:
 
 
 def _harm(it: LeaveOut) -> str:
-    return f"{words(it.condition)}: the job {_EFFECTS[it.effect]}. {_sentence(it.why)}."
+    return f"{_said(it)}: the job {_EFFECTS[it.effect]}. {_sentence(gate.line(it.why))}."
+
+
+def _said(it: LeaveOut) -> str:
+    """Return the condition in words; as a pack has written it, if it is none."""
+    with suppress(condition.BadConditionError):
+        return gate.line(condition.words(it.condition))
+    return gate.line(it.condition)
 
 
 def _beside(it: Companion) -> str:
-    return f"{it.fix} ({' '.join(filter(None, (it.upstream, it.releases)))}): {it.why}"
+    return f"{it.fix} ({' '.join(filter(None, (it.upstream, it.releases)))}): {gate.line(it.why)}"
 
 
 def _sentence(text: str) -> str:

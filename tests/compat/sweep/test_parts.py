@@ -92,6 +92,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         "page.md: sections: are not in this order: Symptom, Who is hit, Danger, Workaround, ",
     ),
     "not every node": (edited("page", parts.EVERY_NODE, "both"), "page.md: Danger: does not say `every node`, and"),
+    "other numbers": (changed(**{"changes-numbers": True}), "page.md: Danger: does not say `Your numbers change`, "),
     "another grade": (changed(grade="safeguard"), "page.md: grade: `Grade: safeguard. ` does not begin the evidence"),
     "what is not shown": (
         edited("page", "Grade: cure. ", "Grade: cure. Not shown: "),
