@@ -6,6 +6,7 @@ import pytest
 
 from support import checkout, cli
 from unhang.compat.sweep import parts
+from unhang.job import condition
 from unhang.shapes import catalog
 from unhang.tell import fix_page
 
@@ -23,6 +24,11 @@ def test_what_a_reader_in_need_must_know_is_in_25_lines_of_80_columns(fix: str) 
     assert f"  unhang check --fix {fix}  # " in page.out
     assert f"  unhang apply --fix {fix}  # " in page.out
     assert lines[-1].startswith(f"  unhang explain -v {fix}  # ")
+    text = " ".join(page.out.split())
+    for job in catalog.fix(fix).leave_out:
+        assert f"{condition.words(job.condition)} ({job.effect})" in text
+    for beside in catalog.fix(fix).companions:
+        assert f"{beside.fix} ({beside.upstream}" in text
 
 
 @pytest.mark.parametrize("fix", parts.names(checkout.REPOSITORY))
@@ -47,12 +53,12 @@ def test_jobs_to_leave_a_fix_out_of_are_named_and_those_that_do_not_fit_are_coun
     )
     text = fix_page.short(few)
     assert "Leave it out if: a_setting_0 over 1 (worse-values): `--skip mtp-cp-deadlock`.\n" in text
-    assert "Needs beside it: other-fix (verl <0.8): ranks wait\n" in text
+    assert "Needs beside it: other-fix (verl <0.8): ranks wait.\n" in text
     text = " ".join(fix_page.short(many).split())
     assert fix_page.short(many).count("\n") < fix_page.LINES
     told = sum(name in text for name in names)
     assert 3 < told < 30
-    assert f", {30 - told} other kinds of jobs, which -v names: `--skip" in text
+    assert f"; {30 - told} other kinds of jobs, which -v names: `--skip" in text
     whole = " ".join(fix_page.whole(many).split())
     for name in names:
         assert f"- {name} over 1: the job gets worse values. {name.capitalize()} counts twice." in whole

@@ -46,7 +46,7 @@ def _short(fix: Fix, number: int, width: int) -> str:
         "Who is hit": hit and f"{hit}.",
         "Danger": danger or f"{fix.effect}.",
         "Leave it out if": _left_out(fix, number),
-        "Needs beside it": "; ".join(map(_beside, fix.companions)),
+        "Needs beside it": "; ".join(map(_beside, fix.companions)) + "." * bool(fix.companions),
         "Workaround": workaround,
         "Grade": f"{fix.grade}{f'; kind: {fix.effect}' if fix.kinds else ''}.",
     }
@@ -63,7 +63,7 @@ def _left_out(fix: Fix, number: int) -> str:
     told = [f"{_said(it)} ({it.effect})" for it in fix.leave_out[:number]]
     more = len(fix.leave_out) - number
     counted = [f"{more} {'other kinds' if told else 'kinds'} of jobs, which -v names"] if more else []
-    return f"{', '.join([*told, *counted])}: `--skip {fix.id}`."
+    return f"{'; '.join([*told, *counted])}: `--skip {fix.id}`."
 
 
 def whole(fix: Fix, width: int = 0) -> str:
