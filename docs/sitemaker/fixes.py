@@ -75,7 +75,7 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_prov
         shown.append(f"- in the files: {', '.join(f'`{file}`' for file in files)}")
     own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
     beside = ["", instead.section(fix)] if "instead" in fix.manifest else []
-    head, mark, rest = fix_page.with_facts(fix).partition("## ")
+    head, mark, rest = with_commands(fix_page.with_facts(fix)).partition("## ")
     return PAGE.format(
         head=head,
         drawing=f"\n![]({DRAWINGS}{fix.id}.svg)\n" if drawing.of_fix(fix) else "",
@@ -86,6 +86,14 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_prov
         targets="\n".join(own + beside),
         matrix="\n\n".join(_ranges(fix, releases, table)),
     )
+
+
+def with_commands(page: str) -> str:
+    """Return a page whose list of commands is a block, which a button of the site copies."""
+    head, mark, rest = page.partition("\n## Commands\n")
+    listed, gap, others = rest.partition("\n\n")
+    lines = re.sub(r"^- `(.*)`: (.*)$", r"\1  # \2", listed, flags=re.MULTILINE)
+    return f"{head}{mark}```text\n{lines}\n```{gap}{others}" if mark else page
 
 
 def _ranges(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> list[str]:

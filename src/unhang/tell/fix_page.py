@@ -53,7 +53,7 @@ def _short(fix: Fix, number: int, width: int) -> str:
     lines = [f"# {fix.id}", *terminal.folded(fix.title, width, ""), ""]
     for label, text in rows.items():
         lines += terminal.folded(f"{label}: {text}", width, "  ") if text else []
-    return "\n".join([*lines, "", *(f"  {line}  # {why}" for line, why in (*_commands(fix), _more(fix)))])
+    return "\n".join([*lines, "", *(f"  {line}  # {why}" for line, why in (*commands(fix), _more(fix)))])
 
 
 def _left_out(fix: Fix, number: int) -> str:
@@ -92,8 +92,8 @@ def with_facts(fix: Fix) -> str:
     page = _begun(page, FRONT[1], when)
     page = _begun(page, "Danger", f"Kind: {fix.effect}." if fix.kinds else "")
     page = _ended(page, "Danger", "\n".join([*harms, *needs]))
-    commands = "\n".join(f"- `{line}`: {why}" for line, why in _commands(fix))
-    return _ended(page, "Workaround", f"\n## Commands\n{commands}", apart=False)
+    listed = "\n".join(f"- `{line}`: {why}" for line, why in commands(fix))
+    return _ended(page, "Workaround", f"\n## Commands\n{listed}", apart=False)
 
 
 def _begun(page: str, section: str, text: str) -> str:
@@ -111,7 +111,7 @@ def _ended(page: str, section: str, text: str, *, apart: bool = True) -> str:
     return f"{head}{mark}{mine}{gap}{refilled}{after}{others}" if mark and text else page
 
 
-def _commands(fix: Fix) -> Sequence[tuple[str, str]]:
+def commands(fix: Fix) -> Sequence[tuple[str, str]]:
     """Return the commands that judge and cure, each with what it is for."""
     check, apply = (suggest.line("unhang", name, "--fix", fix.id, *packs.words()) for name in ("check", "apply"))
     return (check, "is it needed here?"), (apply, "on every node; restart the job")
