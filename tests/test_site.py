@@ -149,7 +149,10 @@ def test_each_fix_has_a_page_with_its_functions_and_stack_frames(source: Path) -
         frames = [hang.get("waits", []) for hang in fix.manifest.get("signature", {}).get("hangs", ())]
         named = {*re.findall(r"::([\w.]+)", json.dumps(frames)), *(target.function for target in fix.targets)}
         assert named <= {*re.findall(r"`([\w.]+)`", page)}
-        assert f"unhang apply --fix {fix.id}\n" in page
+        assert (
+            f"\n```text\nunhang check --fix {fix.id}  # is it needed here?\nunhang apply --fix {fix.id}  # on every"
+            in page
+        )
         assert f"({fix.id}.md)" in (source / "fixes" / "index.md").read_text()
 
 

@@ -17,11 +17,14 @@ from unhang.compat.sweep.rules import Problem
 from unhang.judge import scene
 from unhang.shapes import facts
 from unhang.shapes.catalog import UNPROVED
+from unhang.tell import fix_page
 
-SECTIONS = ("Symptom", "Cause", "What unhang changes", "Evidence", "Cost", "What it does NOT cure", "Links")
-"""The sections that every page has."""
-EVERY_NODE = "Patch every node, or none"
-"""How the section of a page begins if the rewrite changes which collectives run."""
+SECTIONS = (*fix_page.FRONT, "Not cured", "Cause", "What unhang changes", "Evidence", "Links")
+"""The sections that every page has, in this order: first what a reader in need must know."""
+EVERY_NODE = "every node"
+"""What the danger has if the rewrite changes which collectives run."""
+NUMBERS = "Your numbers change"
+"""What the danger has if the fix changes numbers."""
 TODO = "TODO"
 """What a draft has where a person must write."""
 SCENE = ("GRID", "settings", "prepare", "on_rank", "wrong", "right")
@@ -96,16 +99,22 @@ def _page(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Pr
     for number, line in enumerate(page.splitlines(), 1):
         if len(line) > longest or not line.isascii():
             yield Problem(where, f"line {number}", f"is longer than {longest} characters, or not ASCII")
-    sections = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    wanted = [*SECTIONS, *([EVERY_NODE] if manifest.get("collectives") else [])]
-    for section in wanted:
-        if not any(it.startswith(section) if section is EVERY_NODE else it == section for it in sections):
-            yield Problem(where, section, "this section is missing")
-    head = page.partition("\n## ")[0]
-    if manifest and f"\nGrade: {manifest['grade']}. " not in head:
-        yield Problem(where, "grade", f"`Grade: {manifest['grade']}. ` does not begin a line above the sections")
-    if manifest and ("Not shown" in head) != (manifest["grade"] == "safeguard"):
-        yield Problem(where, "grade", "a safeguard says above the sections what is `Not shown`, a cure does not")
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    yield from (Problem(where, section, "this section is missing") for section in SECTIONS if section not in titles)
+    found = [title for title in titles if title in SECTIONS]
+    if found != sorted(found, key=SECTIONS.index):
+        yield Problem(where, "sections", f"are not in this order: {', '.join(SECTIONS)}")
+    text = {title: page.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in SECTIONS}
+    if manifest.get("changes-numbers") and NUMBERS not in " ".join(text["Danger"].split()):
+        yield Problem(where, "Danger", f"does not say `{NUMBERS}`, and the manifest says that they do")
+    if manifest.get("collectives") and EVERY_NODE not in " ".join(text["Danger"].split()):
+        yield Problem(where, "Danger", f"does not say `{EVERY_NODE}`, and the rewrite changes which collectives run")
+    if manifest and not text["Evidence"].startswith(f"Grade: {manifest['grade']}. "):
+        yield Problem(where, "grade", f"`Grade: {manifest['grade']}. ` does not begin the evidence")
+    if manifest and ("Not shown" in text["Evidence"].partition("\n\n")[0]) != (manifest["grade"] == "safeguard"):
+        yield Problem(
+            where, "grade", "the evidence of a safeguard first says what is `Not shown`, that of a cure does not"
+        )
 
 
 def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:

@@ -10,8 +10,8 @@ from unhang.compat.sweep.pages import fixes_table, signs
 from unhang.judge import matrix
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
-from unhang.tell import drawing, instead
-from unhang.tell.matrix_text import effect, retirement, upstreams_own
+from unhang.tell import drawing, fix_page, instead
+from unhang.tell.matrix_text import retirement, upstreams_own
 from unhang.tell.version_ranges import panels
 
 INDEX = """# The fixes
@@ -30,14 +30,8 @@ only the cause is shown, or a stand-in takes the place of what fails. [The matri
 DRAWINGS = "../drawings/"
 _TABLE = re.compile(r"^\| fix \| grade \|.*(?:\n\|.*)+", re.MULTILINE)
 PAGE = """{head}
-```text
-unhang check --fix {id}     # is it needed here?
-unhang apply --fix {id}
-```
 {drawing}
 {rest}
-
-{effect}
 
 ## How a hung job shows it
 {signs}
@@ -81,19 +75,25 @@ def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_prov
         shown.append(f"- in the files: {', '.join(f'`{file}`' for file in files)}")
     own = [f"- {target.upstream}: `{target.function}` in `{target.file}`" for target in fix.targets]
     beside = ["", instead.section(fix)] if "instead" in fix.manifest else []
-    head, mark, rest = catalog.page(fix.id).rstrip().partition("## ")
+    head, mark, rest = with_commands(fix_page.with_facts(fix)).partition("## ")
     return PAGE.format(
         head=head,
         drawing=f"\n![]({DRAWINGS}{fix.id}.svg)\n" if drawing.of_fix(fix) else "",
         proof=f"\n\n[Every case of its proof](../maintainers/proofs/{fix.id}.md)." if is_proved else "",
         rest=mark + rest,
         signs="\n".join(shown),
-        id=fix.id,
-        effect=effect(fix),
         assumes=f"{fix.manifest['assumes']}.",
         targets="\n".join(own + beside),
         matrix="\n\n".join(_ranges(fix, releases, table)),
     )
+
+
+def with_commands(page: str) -> str:
+    """Return a page whose list of commands is a block, which a button of the site copies."""
+    head, mark, rest = page.partition("\n## Commands\n")
+    listed, gap, others = rest.partition("\n\n")
+    lines = re.sub(r"^- `(.*)`: (.*)$", r"\1  # \2", listed, flags=re.MULTILINE)
+    return f"{head}{mark}```text\n{lines}\n```{gap}{others}" if mark else page
 
 
 def _ranges(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable) -> list[str]:

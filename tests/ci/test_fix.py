@@ -124,14 +124,14 @@ def test_a_draft_stops_at_its_first_line_to_write(
     for folder in f"patches/{FIX}", "compat/schemas":
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     page = tmp_path / f"patches/{FIX}/page.md"
-    page.write_text(page.read_text().replace("## Cost\n", "## Cost\nTODO: what it costs.\n"))
+    page.write_text(page.read_text().replace("## Cause\n", "## Cause\nTODO: what is wrong.\n"))
     monkeypatch.setattr(session, "REPOSITORY", tmp_path)
     assert session.main([FIX]) == 1
     out = capsys.readouterr().out.splitlines()
-    number = page.read_text().splitlines().index("TODO: what it costs.") + 1
+    number = page.read_text().splitlines().index("TODO: what is wrong.") + 1
     assert out[:3] == [
         "[1/6] parts",
         "stopped at step 1 of 6, parts: it wants a person",
-        f"    patches/{FIX}/page.md:{number}: TODO: what it costs.",
+        f"    patches/{FIX}/page.md:{number}: TODO: what is wrong.",
     ]
     assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")

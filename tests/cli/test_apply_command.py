@@ -93,7 +93,7 @@ def test_the_undo_line_names_nothing_that_was_not_written(site: Path) -> None:
 
 
 def test_what_changes_numbers_is_said_of_what_is_written_and_no_more(site: Path) -> None:
-    numbers = "changes numbers: sft-packed-seq-broadcast; curves of a resumed job are not comparable before and after, "
+    numbers = "changes numbers: sft-packed-seq-broadcast; curves from before and after do not compare, "
     for more in (["--dry-run"], []):
         ran = cli.called("apply", "--target", site, "--kind", "abort", *more)
         assert (ran.code, ran.err.count(numbers)) == (0, 1)

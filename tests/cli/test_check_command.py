@@ -47,8 +47,8 @@ def test_one_line_says_which_needed_fixes_change_numbers_and_names_the_command_f
     where = ("check", "--target", pristine)
     blank, numbers, summary, command = cli.called(*where).out.splitlines()[-4:]
     assert (blank, summary[:8], command) == ("", "5 needed", f"  unhang apply --target {pristine}")
-    assert numbers.startswith(f"changes numbers: {sft}; curves of a resumed job are not comparable before and after, ")
-    assert "stays so until a restart from a good checkpoint; the other fixes alone: " in numbers
+    assert numbers.startswith(f"changes numbers: {sft}; curves from before and after do not compare, ")
+    assert "stay wrong until the job restarts from an older checkpoint; the other fixes alone: " in numbers
     assert numbers.endswith(f"unhang apply --target {pristine} --skip {sft}")
     for more in (["--fix", sft], ["--require", sft]):
         assert "checkpoint\n" in cli.called(*where, *more).out, "there is no other, or it cannot be left out"

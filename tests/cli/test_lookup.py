@@ -53,7 +53,17 @@ OURS = {
     "cuda out of memry": "gpu-memory",
     "torch says address already in use": "rendezvous",
     "other ranks time out while one saves a checkpoint": "slow-rank",
+    "unbalanced experts": "router-token-scale",
+    "expert load imbalance with tp": "router-token-scale",
+    "moe aux loss too small": "router-token-scale",
+    "grad_norm nan but loss is fine": "mtp-zero-tokens",
+    "replicas diverge": "fsdp-size-one-no-sync",
+    "loss spike after resume qwen3.5": "gdn-out-norm-tp",
+    "cross contamination sft packing": "sft-packed-seq-broadcast",
+    "vllm uses base model instead of lora": "merged-lora-stale-sync",
 }
+FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
+"""Two defects do that."""
 _FIRST = 2
 
 
@@ -65,6 +75,11 @@ def _four_fixes() -> None:
 @pytest.mark.parametrize(("words", "page"), [*POSTED.items(), *OURS.items()])
 def test_the_words_of_a_report_lead_to_its_page(words: str, page: str) -> None:
     assert page in [one.name for one in lookup.find(words)][:_FIRST]
+
+
+@pytest.mark.parametrize("words", FLAT)
+def test_all_defects_with_one_symptom_are_found(words: str) -> None:
+    assert {"fused-head-no-gradient", "merged-lora-stale-sync"} <= {one.name for one in lookup.find(words)}
 
 
 def test_words_that_no_page_has_lead_nowhere() -> None:

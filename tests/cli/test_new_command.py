@@ -132,8 +132,9 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
         assert f"wrote {out / written}\n" in ran.out
         assert "TODO" in (out / written).read_text()
     page = (out / "patches/my-fix/page.md").read_text()
-    assert [line for line in (*parts.SECTIONS, parts.EVERY_NODE) if f"\n## {line}\n" not in page] == []
-    assert "Not shown" in page.partition("\n## ")[0]
+    assert [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")] == [*parts.SECTIONS]
+    assert parts.EVERY_NODE in page.partition("\n## Danger\n")[2].partition("\n## ")[0]
+    assert "\nNot shown" in page.partition("\n## Evidence\nGrade: safeguard. ")[2].partition("\n\n")[0]
 
 
 @pytest.mark.parametrize(

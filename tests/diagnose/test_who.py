@@ -346,7 +346,7 @@ ALSO = [rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=Fals
         (job(ALSO), "its stack differs from that of its peers, in evaluate: dumps would tell which of these only wait"),
         (
             job([DONE] * 3 + [waits()]),
-            "has not come to 3 of default_pg, and it waits in no collective: its host is late, or rank 3 issued one "
+            "has not issued call 3 of default_pg, and waits in no collective: its host is late, or rank 3 issued one "
             "call more",
         ),
     ],
@@ -389,7 +389,7 @@ BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 3000
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and it waits in no collective: its host is late"),
+        (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late"),
         (
             STUCK.format(2),
             "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",

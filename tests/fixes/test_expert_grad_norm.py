@@ -13,6 +13,7 @@ from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
+from unhang.tell import fix_page
 
 FIX = "expert-grad-norm"
 OLD, NEW = ("0.10.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1"), ("0.17.1", "0.18.2")
@@ -49,7 +50,7 @@ def test_what_has_the_defect_is_not_taken_for_upstreams_fix(case: sources.Case) 
 
 def test_a_user_is_told_where_megatron_fsdp_rules_it_out() -> None:
     assert "below 0.16, a job without Megatron-FSDP" in catalog.fix(FIX).manifest["assumes"]
-    assert "--skip expert-grad-norm" in catalog.page(FIX)
+    assert "--skip expert-grad-norm" in fix_page.with_facts(catalog.fix(FIX))
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_a_log_has_both_sides_in_one_line_and_the_next_command() -> None:
     assert f"  untouched (installed) hung (1.5 s): in {REDUCE}  patched passed (0.2 s): all is well" in row
     assert "run in /bin/python: Python 3.12.0, torch 2.0, CPU only" in shown
     assert shown.endswith(
-        "\nshown: mtp-cp-deadlock: its one case failed untouched and passed patched; not shown: NCCL, a GPU, your "
-        "own model and data\nthe installed source has the defect; next, on every node:\n  unhang apply --target "
+        "\nshown: mtp-cp-deadlock: its one case failed without the fix and passed with it; not shown: NCCL, a GPU, "
+        "your own model and data\nthe installed source has the defect; next, on every node:\n  unhang apply --target "
         "'a site' --upstream verl --fix mtp-cp-deadlock"
     )
     assert "\x1b" not in shown
@@ -121,7 +121,7 @@ def test_a_terminal_has_a_table_of_the_cases_and_what_was_seen_in_one(width: int
     assert table[0][-6:] == ["hung", "31.5", "s", "passed", "0.2", "s"]
     assert ("TP 2 x PP 4" in lines[at + 2]) is (width == 140)
     assert text.count("waits in all_reduce") == 1, "of the first; --verbose has the others"
-    assert "FAILED PATCHED: please report it" in text.replace("\n ", "")
+    assert "FAILED WITH THE FIX: please report it" in text.replace("\n ", "")
     assert answers.text(shown, width=width, verbose=True).count("waits in all_reduce") == 2
 
 
@@ -133,7 +133,9 @@ def test_the_end_tells_a_cure_from_a_safeguard() -> None:
     why = "empty-expert-hang: a safeguard, of which only the cause was shown, and not that your job hangs"
     told = [f"{why}; to guard against it:", f"{what} empty-expert-hang"]
     assert answers.after([guard], asked) == told
-    assert answers.summary([guard]).startswith("shown: of empty-expert-hang: its one case showed the cause untouched")
+    assert answers.summary([guard]).startswith(
+        "shown: of empty-expert-hang: its one case showed the cause without the fix"
+    )
     first = "the installed source has the defect; next, on every node:"
     assert answers.after([cure, guard], asked) == [first, f"{what} mtp-cp-deadlock", *told]
     assert "needed (safeguard)  yours" in answers.text(report(guard))

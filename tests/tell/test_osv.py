@@ -166,7 +166,7 @@ def test_an_advisory_says_when_it_strikes_and_that_the_code_decides() -> None:
     _, advisories = every()
     text = advisories["x_unhang-router-token-scale"]["details"]
     for part in (
-        "It strikes only with calculate_per_token_loss",
+        f"It strikes {catalog.fix('router-token-scale').when}",
         "`unhang apply --fix router-token-scale` rewrites the function",
         "Where unhang has no rewrite for a release: upgrade to megatron-core 0.12",
         "Grade: cure (the defect is shown",

@@ -18,7 +18,7 @@ from support import cli
 from support.checkout import REPOSITORY
 from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
-from unhang.tell import sarif
+from unhang.tell import fix_page, sarif
 from unhang.tell.report import Report
 
 CORE, VERL = ("megatron-core", "0.17.1"), ("verl", "0.7.1")
@@ -74,7 +74,7 @@ def test_each_fix_is_a_rule_with_its_page_and_each_target_to_rewrite_a_result_at
     assert [*rules] == [*catalog.fixes()]
     for fix in catalog.fixes().values():
         rule = rules[fix.id]
-        assert (rule["shortDescription"]["text"], rule["help"]["markdown"]) == (fix.title, catalog.page(fix.id))
+        assert (rule["shortDescription"]["text"], rule["help"]["markdown"]) == (fix.title, fix_page.with_facts(fix))
         numbers = ["changes-numbers"] if fix.changes_numbers else []
         assert rule["properties"]["tags"] == ["correctness", fix.grade, *fix.kinds, *numbers]
     asked = cli.called_with_all("check", "--target", pristine, "--output-format", "json").json

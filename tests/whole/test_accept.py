@@ -165,7 +165,7 @@ def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_noth
     )  # fmt: skip
     assert re.fullmatch(f"{unasked['token']}-[0-9a-f]{{8}}", token)
     text = cli.called("diff", "--run", *chosen)
-    assert f"shows a defect of {row['function']}, and no defect of the rewritten one, in {row['settings']}" in text.out
+    assert f"shows a defect of {row['function']}, and no defect with the fix, in {row['settings']}" in text.out
     assert f"--accept {token}" in text.out
     assert cli.called("apply", *chosen, "--accept", f"{token[:-1]}{'0' if token[-1] != '0' else '1'}").code == 2, (
         "forged"

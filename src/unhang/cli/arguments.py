@@ -306,7 +306,7 @@ def _diff(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--run", action="store_true",
-        help="show the same, and run these functions on real torch in a child process, as they are and rewritten",
+        help="show the same, and run these functions on real torch in a child process, without the fix and with it",
     )  # fmt: skip
     _output(parser, "text", "json")
     _accept(parser)

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         _print(seen.environment, files, *_notes(functions, wanted))
     if not options.run and any(catalog.fix(it.finding.target.fix).grade != catalog.UNPROVED for it in functions):
         try_them = command("diff", wanted, "--unknown", "--run")
-        console.note(f"to see what these functions do, as they are and rewritten, run: {try_them}")
+        console.note(f"to see what these functions do, without the fix and with it, run: {try_them}")
     stale = () if unknown else plan.stale
     console.beside(() if unknown else plan.files, seen.findings, wanted)
     console.would_clear(stale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,8 @@ from unhang import __version__, gate
 from unhang.cli import list_command, lookup
 from unhang.cli.error_codes import causes, codes, words
 from unhang.errors import UnhangError, closest, is_near
-from unhang.judge import matrix
 from unhang.shapes import catalog
-from unhang.tell import console, drawing, instead, matrix_text, osv, terminal
+from unhang.tell import console, fix_page, matrix_text, osv, terminal
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from unhang.shapes.catalog import Fix
 
+_IDENTIFIER = re.compile(r"[A-Z_.]")
+"""What a name in a program has, and a plain word has not: such a word may be in a symptom by chance."""
 _LOG = "`unhang diagnose FILE` reads a log"
 """What says more than a few words do."""
 
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     names = [*catalog.fixes(), *causes(), *codes(), *words()]
     is_one = " " not in query.strip()
-    if is_one and (fixes := catalog.with_words([query])):  # a function in a stack
+    if is_one and _IDENTIFIER.search(query) and (fixes := catalog.with_words([query])):  # a function in a stack
         return _listed(fixes, query, options.output_format)
     found = [] if is_one and ("-" in query or is_near(query, names)) else lookup.find(query)
     if not found:
@@ -59,12 +61,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _named(name: str, *, is_json: bool) -> str:
     """Return the page, or its JSON, of the fix, cause, error code or word of this name; empty if there is none."""
-    width, word = terminal.width(sys.stdout), name.lower()
+    width, word = terminal.width(sys.stdout), re.sub(r"[ _]", "-", name.strip().lower())
     if name.startswith("x_"):  # a scanner's name of a fix
         name = next((fix.id for fix in catalog.fixes().values() if osv.identity(fix) == name), name)
     if name in catalog.fixes():
         found = catalog.fix(name)
-        return _document("fix", name, page_of(found, 0)) if is_json else page_of(found, width)
+        if is_json:
+            return _document("fix", name, fix_page.whole(found))
+        return (fix_page.whole if terminal.settings.verbose else fix_page.short)(found, width)
     for kind, known in (("error", codes()), ("cause", causes()), ("word", words())):
         key = next((one for one in (word, word.removesuffix("s")) if one in known), None)
         if key:
@@ -90,35 +94,8 @@ def error_page(name: str) -> str:
     return f"# {name}\n\n## Cause\n\n{cause}\n\n## Cure\n\n{cure}"
 
 
-def page_of(fix: Fix, width: int) -> str:
-    """Return the page of a fix, its drawing, and what the matrix has, of this width; 0 is that of the page itself."""
-    releases, table = catalog.releases(), catalog.shape_table()
-    rows, droppable = matrix.rows([fix], releases, table), matrix.droppable(fix, releases, table)
-    wide = width or matrix_text.WIDTH
-    when = "\n".join(terminal.folded(f"It strikes {fix.when}.", wide, "")) if fix.when else ""
-    head, mark, rest = catalog.page(fix.id).rstrip().partition("\n## Symptom\n")
-    text = f"{head}\n{when}\n{mark}{rest}" if when and mark else f"{head}{mark}{rest}"
-    if assumes := fix.manifest.get("assumes"):
-        text += f"\n\n## What the rewrite assumes\n{assumes}"
-    page = _with_drawing(terminal.refilled(text, width), fix, wide)
-    beside = [terminal.refilled(section, wide) for section in (matrix_text.effect(fix), instead.section(fix))]
-    run = "`unhang diff --unknown --run` shows what an edited copy of these functions does, as it is and rewritten."
-    edited = "" if fix.grade == catalog.UNPROVED else terminal.refilled(run, wide)
-    parts = (page, *beside, matrix_text.section(fix, rows, droppable, wide), edited)
-    return "\n\n".join(filter(None, parts))
-
-
-def _with_drawing(page: str, fix: Fix, width: int) -> str:
-    """Return a page with the drawing of the fix, if it has one, after its first section: the symptom."""
-    shown = drawing.of_fix(fix)
-    if not shown:
-        return page
-    drawn = f"What its proof recorded\n{drawing.text(shown, min(width, drawing.WIDTH))}"
-    head, *sections = page.split("\n\n## ")
-    return "\n\n## ".join((head, *sections[:1], drawn, *sections[1:]))
-
-
 def _document(kind: str, name: str, page: str) -> str:
     """Return the JSON of a page: of a ``fix``, a ``cause``, an ``error`` or a ``word``."""
-    about = list_command.document(catalog.fix(name)) if kind == "fix" else {}
+    fix = catalog.fix(name) if kind == "fix" else None
+    about = {**list_command.document(fix), "short": fix_page.short(fix)} if fix else {}
     return gate.document({"schema": 1, "unhang": __version__, "kind": kind, "name": name, **about, "page": page})

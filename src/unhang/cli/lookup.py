@@ -31,6 +31,7 @@ _ALIKE = {
     **dict.fromkeys(("oom", "ram"), "memory"),
     **dict.fromkeys(("flat", "constant"), "move"),
     **dict.fromkeys(("low", "lower", "smaller"), "small"),
+    **dict.fromkeys(("unbalanced", "unbalance", "imbalance", "imbalanc"), "balance"),
     **dict.fromkeys(("crash", "die", "dead"), "died"),
     **{"grad": "gradient", "dataloader": "loader", "param": "parameter"},
 }
@@ -117,12 +118,10 @@ def _near(token: str, known: Mapping[str, float]) -> str:
 def _pages() -> list[_Page]:
     pages = []
     for fix in catalog.fixes().values():
-        text = catalog.page(fix.id)
-        symptom = text.partition("## Symptom")[2].partition("\n## ")[0]
-        cause = text.partition("## Cause")[2].partition("\n## ")[0]
+        symptom, hit, cause = (catalog.section(fix.id, name) for name in ("Symptom", "Who is hit", "Cause"))
         told = [fix.manifest.get(key) or "" for key in ("symptom", "no-hang", "when", "cause")]
         signature = catalog.strings(fix.manifest.get("signature"))
-        strong = " ".join((fix.id, fix.title, *map(str, told), symptom))
+        strong = " ".join((fix.id, fix.title, *map(str, told), symptom, hit))
         pages.append(_page("fix", fix.id, fix.title, strong, " ".join((cause, *signature))))
     for name, page in causes().items():
         mine = [one for one in PHRASES if one.cause == name]

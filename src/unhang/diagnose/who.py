@@ -204,11 +204,11 @@ def _late(facts: Facts) -> dict[int, str]:
         most = f", or {facts.job.called(meeting.waiting)} issued one call more" if is_most else ""
         for number in late - found.keys():
             enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
-            text = f"has not come to {meeting.sequence} of {label}"
+            text = f"has not issued call {meeting.sequence} of {label}"
             if enqueued >= 0:
                 text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
             why = f"its host is late{_where(facts, number) or most}"
-            found[number] = f"{text}, and it waits in no collective: {why}"
+            found[number] = f"{text}, and waits in no collective: {why}"
     for number in {other for others in facts.waits_for.values() for other in others} - found.keys():
         if number in facts.job.ranks and facts.job.ranks[number].recorded:
             found[number] = f"others wait for it, and it waits in no collective{_where(facts, number)}"

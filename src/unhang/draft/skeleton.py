@@ -12,15 +12,19 @@ from unhang.draft.kinds import VALUES
 from unhang.draft.modules import Rewrite, place
 from unhang.draft.origin import Origin
 
-_SECTIONS = (
-    "Symptom",
-    "Cause",
-    "What unhang changes",
-    "Evidence",
-    "Cost",
-    "What it does NOT cure",
-    "Patch every node, or none",
-)
+_SECTIONS = {
+    "Symptom": "TODO",
+    "Who is hit": "TODO: settings and releases.",
+    "Danger": "TODO: what the fix does to a job",
+    "Workaround": "TODO",
+    "Not cured": "TODO",
+    "Cause": "TODO",
+    "What unhang changes": "TODO",
+    "Evidence": "Grade: safeguard. TODO: how it is backed.\nNot shown: TODO.",
+}
+_NUMBERS = ". Your numbers change, TODO: how"
+_EVERY_NODE = ", and why every node must have it"
+"""What the danger has besides, by what the rewrite changes."""
 
 _OWN = "unhang's own text, in the codemod and in what it writes, is Apache-2.0."
 
@@ -112,14 +116,12 @@ def _link(draft: Draft) -> str:
 
 
 def _page(draft: Draft) -> str:
-    sections = "".join(
-        f"\n## {section}\nTODO\n" for section in _SECTIONS if draft.kind != VALUES or "node" not in section
-    )
+    more = {"Danger": _NUMBERS if draft.kind == VALUES else _EVERY_NODE}
+    sections = "".join(f"\n## {name}\n{text}{more.get(name, '')}\n" for name, text in _SECTIONS.items())
     names = gate.markdown(", ".join(draft.origin.authors))
     lines = (f"Upstream's change, by {names}:" if names else "Upstream's change:", gate.markdown(draft.origin.title))
     links = "".join(f"{_wrapped(line)}\n" for line in lines if line) + (_link(draft) or "TODO")
-    head = f"Grade: safeguard. TODO: how it is backed.\nNot shown: TODO.\n{sections}"
-    return f"# {draft.fix}\n\n{_wrapped(gate.markdown(draft.title))}\n\n{head}\n## Links\n{links}\n"
+    return f"# {draft.fix}\n\n{_wrapped(gate.markdown(draft.title))}\n{sections}\n## Links\n{links}\n"
 
 
 def _wrapped(text: str) -> str:

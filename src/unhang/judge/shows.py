@@ -34,7 +34,7 @@ class Shown(NamedTuple):
     def sentence(self, function: str) -> str:
         """Return the same for people."""
         words = {DEFECT: "a defect", NO_DEFECT: "no defect", NOT_RUN: "nothing"}
-        rewritten = f", and {words[self.after]} of the rewritten one" if self.after != NOT_RUN else ""
+        rewritten = f", and {words[self.after]} with the fix" if self.after != NOT_RUN else ""
         return f"a run shows {words[self.shows]} of {function}{rewritten}, in {self.settings} settings: {self.why}"
 
 
@@ -70,7 +70,7 @@ def run(finding: Finding, rewritten: bytes | None, python: str) -> Shown:
     after, reason = _said(answer["after"], features["after"])
     if (shows, after) == (NOT_RUN, NO_DEFECT):  # what holds for the one may hold for the other
         after, reason = NOT_RUN, why
-    return Shown(shows, after, answer["before"]["ran"], f"{why}; rewritten: {reason}")
+    return Shown(shows, after, answer["before"]["ran"], f"{why}; with the fix: {reason}")
 
 
 def _said(played: Mapping[str, Any], feature: bool) -> tuple[str, str]:

@@ -83,14 +83,14 @@ def summary(lines: Sequence[Line]) -> str:
     ran = [line for line in lines if line.case]
     shown = []
     for lead, is_one, end in (
-        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "failed untouched and passed patched"),
+        ("", lambda it: it.answer == PROVEN and it.grade != SAFEGUARD, "failed without the fix and passed with it"),
         (
             "of ",
             lambda it: it.answer == PROVEN and it.grade == SAFEGUARD,
-            "showed the cause untouched, not patched",
+            "showed the cause without the fix, and not with it",
         ),
-        ("", lambda it: it.answer == PATCHED_PASSES, "passed patched (the untouched source is not there)"),
-        ("", lambda it: it.answer == FAILED, "FAILED PATCHED: please report it"),
+        ("", lambda it: it.answer == PATCHED_PASSES, "passed with the fix (the untouched source is not there)"),
+        ("", lambda it: it.answer == FAILED, "FAILED WITH THE FIX: please report it"),
     ):
         if mine := list(filter(is_one, lines)):
             of = [line for line in ran if line.fix in {it.fix for it in mine}]

@@ -309,14 +309,14 @@ def manifest_schema() -> Any:
 def with_words(words: Sequence[str]) -> list[Fix]:
     """Return the fixes whose id, title, symptom or signature has all of these words, in any case, also inside others.
 
-    The symptom is the manifest's and the page's. No words choose all fixes.
+    The symptom is the manifest's and the page's, where that says who is hit, too. No words choose all fixes.
     """
     if not words:
         return list(fixes().values())
     lowered = [word.lower() for word in words]
     found = []
     for fix in fixes().values():
-        symptom = page(fix.id).partition("## Symptom")[2].partition("\n## ")[0]
+        symptom = "\n".join(section(fix.id, name) for name in ("Symptom", "Who is hit"))
         words_of = [fix.manifest.get(key) for key in ("symptom", "no-hang", "signature")]
         parts = fix.id, fix.title, symptom, *strings(words_of)
         text = " ".join("\n".join(parts).lower().split())
@@ -488,6 +488,11 @@ def page(name: str) -> str:
     with packs.Blamed(found.pack, path):
         text = packs.read(path).decode("utf-8", "replace")
     return "\n".join(map(gate.line, text.split("\n"))) if found.pack.folder else text
+
+
+def section(name: str, heading: str) -> str:
+    """Return a section of the page of a fix, without its heading; empty if there is none. Raises as ``page`` does."""
+    return page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip()
 
 
 def generation() -> int:

@@ -38,8 +38,8 @@ PATCH_ALL = (
     "are only partly patched can hang."
 )
 NUMBERS = (
-    "curves of a resumed job are not comparable before and after, and what has drifted stays so until a restart from a "
-    "good checkpoint"
+    "curves from before and after do not compare, and weights that went wrong stay wrong until the job restarts from "
+    "an older checkpoint"
 )
 """What a fix that changes numbers means for a job."""
 NONE = "nothing to judge: no installation here has a target of these fixes"

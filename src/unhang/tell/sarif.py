@@ -15,7 +15,7 @@ from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix
-from unhang.tell import report, rows
+from unhang.tell import fix_page, report, rows
 from unhang.tell.report import Report
 
 _ROOT = "%SRCROOT%"  # the name that viewers know
@@ -61,7 +61,7 @@ def results(what: Report, folder: str) -> list[dict[str, Any]]:
 
 def _rule(name: str) -> dict[str, Any]:
     fix: Fix = catalog.fix(name)
-    page, about = catalog.page(name), filter(None, map(fix.manifest.get, ("symptom", "cause")))
+    page, about = fix_page.with_facts(fix), filter(None, map(fix.manifest.get, ("symptom", "cause")))
     return {
         "id": fix.id,
         "shortDescription": {"text": gate.sarif(fix.title)},
