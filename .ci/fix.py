@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("steps", metavar="STEP", nargs="*", help="only these")
     options = parser.parse_args(arguments)
     if options.fix not in parts.names(REPOSITORY):
-        print(f"there is no fix {options.fix} in patches/: `unhang new` begins one", file=sys.stderr)
+        print(f"there is no fix {options.fix} in patches/: `unhang pack new` begins one", file=sys.stderr)
         return 2
     every = steps(options.fix)
     for number, step in enumerate(every, 1):

@@ -104,6 +104,31 @@ def test_the_start_page_has_three_doors_and_the_readme_below(source: Path) -> No
     assert page.count('<svg class="unhang-drawing"') == 1
 
 
+def test_the_side_bar_leads_to_the_maintainers_pages_by_one(source: Path) -> None:
+    sidebar = (source / "index.md").read_text().partition("```{toctree}")[2]
+    assert re.findall(r"^(?:maintainers|reports|contributing|architecture).*", sidebar, re.MULTILINE) == [
+        "maintainers/index"
+    ]
+    index = (source / "maintainers" / "index.md").read_text()
+    linked = {
+        (source / "maintainers" / page).resolve() for page in re.findall(r"^- \[\]\((.*)\)$", index, re.MULTILINE)
+    }
+    alone = {path.resolve() for path in source.rglob("*.md") if path.read_text().startswith("---\norphan: true\n---\n")}
+    proofs = {path for path in alone if path.parent.name == "proofs"}
+    assert (len(linked), linked) == (len(alone - proofs), alone - proofs)
+    of_proofs = (source / "maintainers" / "proofs.md").read_text()
+    assert [path.name for path in sorted(proofs) if f"(proofs/{path.name}" not in of_proofs] == []
+    assert {"contributing.md", "architecture.md", "release.md", "router-token-scale.md"} <= {
+        path.name for path in linked
+    }
+
+
+def test_both_tables_of_the_fixes_can_be_lists(source: Path) -> None:
+    for page in "index.md", "fixes/index.md":
+        (table,) = re.findall(r"^```\{table\}\n:class: fixes\n\n(.*?)\n```$", (source / page).read_text(), re.M | re.S)
+        assert table.count("\n") == len(catalog.fixes()) + 1, "the head, and a line below it"
+
+
 def test_the_example_pack_is_no_page(source: Path) -> None:
     assert (ROOT / "docs/packs/accelerate-fixes/patches").is_dir()
     assert not (source / "packs").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sitemaker import fixes, matrix, reference
@@ -19,15 +21,16 @@ MOVED = {
 }
 """The pages outside of docs/, and their places on the site."""
 
-PROOFS = """
-```{toctree}
-:hidden:
-:glob:
+MAINTAINERS = """# For maintainers
 
-proofs/*
-```
+{pages}
+
+## Reports to upstream
+
+{reports}
 """
-"""What the page of the proofs needs for Sphinx to know the pages below it."""
+"""The page that leads to those that the side bar does not list: `ALONE`, to Sphinx."""
+ALONE = "---\norphan: true\n---\n\n"
 
 
 def main(folder: Path) -> None:
@@ -45,8 +48,17 @@ def main(folder: Path) -> None:
         written[place] = with_fixes(relinked(text, path, places), place, ids) if place.endswith(".md") else text
     start, navigation = ((HERE / name).read_text(encoding="utf-8") for name in ("start.txt", "navigation.txt"))
     _, mark, readme = written["index.md"].partition("## ")  # the site has a beginning of its own
-    written["index.md"] = start + mark + readme + navigation
-    written["maintainers/proofs.md"] += PROOFS
+    written["index.md"] = start + mark + fixes.as_list(readme) + navigation
+    theirs, reports = (
+        sorted(place for place in written if place.startswith(it)) for it in ("maintainers/", "reports/")
+    )
+    theirs = ["contributing.md", "architecture.md", *(place for place in theirs if place.endswith(".md"))]
+    for place in *theirs, *reports:
+        written[place] = ALONE + written[place]
+    listed = [posixpath.relpath(place, "maintainers") for place in theirs if "/proofs/" not in place]
+    written["maintainers/index.md"] = MAINTAINERS.format(
+        pages=_links(listed), reports=_links(f"../{it}" for it in reports)
+    )
     pictures = {path.name: path.read_text(encoding="utf-8") for path in docs.glob("drawings/*.svg")}
     for place, text in written.items():
         if place.endswith(".md"):
@@ -54,6 +66,10 @@ def main(folder: Path) -> None:
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
+
+
+def _links(places: Iterable[str]) -> str:
+    return "\n".join(f"- []({place})" for place in places)
 
 
 if __name__ == "__main__":

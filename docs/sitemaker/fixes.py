@@ -28,6 +28,7 @@ only the cause is shown, or a stand-in takes the place of what fails. [The matri
 ```
 """
 DRAWINGS = "../drawings/"
+_TABLE = re.compile(r"^\| fix \| grade \|.*(?:\n\|.*)+", re.MULTILINE)
 PAGE = """{head}
 ```text
 unhang check --fix {id}     # is it needed here?
@@ -58,12 +59,17 @@ def pages(proved: Collection[str]) -> dict[str, str]:
     """Return the pages of the fixes, by their place on the site; those in ``proved`` have a page of their proof."""
     found, releases, table = list(catalog.fixes().values()), catalog.releases(), catalog.shape_table()
     ids = [fix.id for fix in found]
-    listed = with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids)
+    listed = as_list(with_fixes(fixes_table(found, releases, table), "fixes/index.md", ids))
     index = INDEX.format(table=listed, ids="\n".join(ids))
     return {
         "fixes/index.md": index,
         **{f"fixes/{fix.id}.md": page(fix, releases, table, fix.id in proved) for fix in found},
     }
+
+
+def as_list(page: str) -> str:
+    """Return a page on which each table of fixes is one that a phone shows as a list."""
+    return _TABLE.sub(r"```{table}\n:class: fixes\n\n\g<0>\n```", page)
 
 
 def page(fix: Fix, releases: matrix.Releases, table: catalog.ShapeTable, is_proved: bool) -> str:

@@ -28,11 +28,15 @@ def commands() -> str:
         page = PAGES[name]
         lines += [f"## unhang {name}", "", page.description, "", "```text", parser.format_usage().strip(), "```", ""]
         for group in parser._action_groups:
-            options = [_option(parser, action) for action in group._group_actions if action.dest != "help"]
+            options = [_option(parser, action) for action in group._group_actions if not _is_untold(action)]
             if options:
                 lines += [f"**{group.title}**", "", *options, ""]
         lines += [f"{page.exits[0].upper()}{page.exits[1:]}.", "", "```text", *page.examples, "```", ""]
     return "\n".join(lines)
+
+
+def _is_untold(action: argparse.Action) -> bool:
+    return action.dest == "help" or action.help == argparse.SUPPRESS
 
 
 def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

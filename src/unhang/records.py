@@ -89,6 +89,14 @@ class Request(NamedTuple):
     """The names of the upstreams to look at; empty for all."""
     allow_none: bool | None = False
     """Whether finding no upstream at all is fine."""
+    skipped: tuple[str, ...] = ()
+    """``--skip``: the ids of the fixes that are to be left out."""
+    companions: tuple[str, ...] = ()
+    """The ids of the fixes that come along where one of ``fixes`` needs them."""
+    job: Any = None
+    """``--job`` and ``--setting``: what the job is started with, a ``job.settings.Job``; None if nothing was said."""
+    even_if: tuple[str, ...] = ()
+    """``--even-if``: the conditions of ``leave-out`` under which a fix is written all the same."""
     accepted: tuple[Token, ...] = ()
     """``--accept``: the rewrites of unknown shapes to write, and to count as settled."""
     as_imported: bool = False

@@ -38,6 +38,8 @@ class Hint(str):
         return hint
 
 
+_NOT_TO_REVERT = ("--accept", "--job", "--setting")
+"""The options that `revert` does not take; another command takes them with whatever fix."""
 RECOVERY = ("run ", Command("apply"), " or ", Command("revert"))
 """The parts of a hint on a run that was killed: each of these first finishes it, or rolls it back."""
 
@@ -51,7 +53,7 @@ def command(name: str, request: Request, *more: str) -> str:
     if request.writer[0] == "wheel":  # it has no installation: the next command can only be the same again
         words = [*request.writer]
     else:
-        words = [*(request.writer if name == "apply" else [name]), *_place(request)]
+        words = [*(request.writer if name == "apply" else name.split()), *_place(request)]
     chosen = _chosen(name, request, "--fix" in more)
     return line(
         "unhang",
@@ -150,11 +152,11 @@ def _option(option: str, value: str) -> list[str]:
 
 
 def _chosen(name: str, request: Request, named: bool) -> Iterable[tuple[str, str]]:
-    if name == "sweep":  # it is about fixes alone
+    if name == "pack sweep":  # it is about fixes alone
         return []
-    pairs = [pair for pair in request.chosen if name != "revert" or pair[0] != "--accept"]  # it accepts nothing
+    pairs = [pair for pair in request.chosen if name != "revert" or pair[0] not in _NOT_TO_REVERT]
     if named:
-        return [pair for pair in pairs if pair[0] in ("--upstream", "--accept")]
+        return [pair for pair in pairs if pair[0] in ("--upstream", *_NOT_TO_REVERT)]
     if name != "revert" or not request.required:
         return pairs
     # `revert` requires nothing, but a required fix was among the chosen ones; none is skipped

@@ -73,7 +73,7 @@ def test_search_finds_the_fix_by_its_id_and_by_an_error(fix: str, show: Callable
         assert f"fixes/{fix}.html" in results(show(f"search.html?q={quote(words)}")), words
 
 
-@pytest.mark.parametrize("door", ["My job hangs", "My numbers are wrong", "I build images"])
+@pytest.mark.parametrize("door", ["My job hangs", "My numbers are wrong", "I pin and build"])
 def test_a_door_and_a_button_lead_to_a_command(door: str, show: Callable[..., Page]) -> None:
     page = show("index.html")
     page.get_by_label("Where to begin").get_by_role("link", name=door).click()
@@ -84,6 +84,45 @@ def test_a_door_and_a_button_lead_to_a_command(door: str, show: Callable[..., Pa
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "unhang" in copied
     assert copied == box.locator("pre").inner_text().rstrip("\n")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("path", ["docker", "packs", "fixes/mtp-cp-deadlock", "reference/commands"])
+def test_no_button_covers_a_command(path: str, width: int, show: Callable[..., Page]) -> None:
+    page = show(f"{path}.html", width=width)
+    met = """all => all.map(one => [one.querySelector("pre"), one.querySelector(".copy")]).filter(([pre, button]) => {
+      const a = pre.getBoundingClientRect(), b = button.getBoundingClientRect();
+      return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    }).length"""
+    boxes = page.locator("[role=main] div.highlight")
+    assert boxes.count()
+    assert boxes.evaluate_all(met) == 0
+
+
+def test_the_side_bar_is_for_users(show: Callable[..., Page]) -> None:
+    page = show("index.html")
+    listed = page.locator(".sidebar-tree a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+    assert [link for link in listed if re.match("maintainers|reports|contributing|arch", link)] == [
+        "maintainers/index.html"
+    ]
+    page.locator(".sidebar-tree a[href='maintainers/index.html']").click()
+    page.locator("[role=main]").get_by_role("link", name="Contributing", exact=True).click()
+    expect(page.locator("h1")).to_contain_text("Contributing")
+
+
+@pytest.mark.parametrize("path", ["index.html", "fixes/index.html"])
+def test_a_phone_shows_the_fixes_as_a_list(path: str, show: Callable[..., Page]) -> None:
+    page = show(path, width=390)
+    rows = page.locator("table.fixes tbody tr")
+    expect(rows).to_have_count(len(FIXES))
+    sizes = rows.locator("td").evaluate_all("all => all.map(one => one.clientWidth)")
+    assert min(sizes) > 300, "a cell has a line of its own"
+    row = rows.filter(has_text="mtp-cp-deadlock").locator("td")
+    name, what = row.nth(0).bounding_box(), row.nth(4).bounding_box()
+    assert name is not None
+    assert what is not None
+    assert what["y"] == name["y"] + name["height"], "what is wrong comes right below the name"
+    assert "needed by" in row.nth(5).evaluate("it => getComputedStyle(it, '::before').content")
 
 
 def test_a_box_of_code_scrolls_and_the_page_does_not(show: Callable[..., Page]) -> None:

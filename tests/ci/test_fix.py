@@ -115,7 +115,7 @@ def test_a_step_that_could_not_run_blames_no_part_of_the_fix(
 
 def test_a_fix_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert session.main(["no-such-fix"]) == 2
-    assert "`unhang new` begins one" in capsys.readouterr().err
+    assert "`unhang pack new` begins one" in capsys.readouterr().err
 
 
 def test_a_draft_stops_at_its_first_line_to_write(

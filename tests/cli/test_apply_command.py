@@ -13,7 +13,7 @@ VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 KEYS = (
     "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes"
-    " nearest overlay accepted assumes"
+    " nearest overlay accepted assumes strikes leave_out needs"
 ).split()
 
 
@@ -109,7 +109,9 @@ def test_a_fix_that_changes_collectives_asks_to_patch_every_node(site: Path) -> 
     assert "Patch every node" not in quiet.err
     loud = cli.called("apply", "--target", site)
     assert "Patch every node of a job, or none" in loud.err
-    assert quiet.err.splitlines()[-1].startswith("next: start the job again")
+    after, others = quiet.err.splitlines()[-2:]
+    assert after.startswith("next: start the job again")
+    assert others == "3 other fixes are needed here; --fix left them out"
     assert loud.err.splitlines()[-1].startswith("next: the same on every other node, then start the job again")
 
 

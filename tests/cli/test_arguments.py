@@ -15,23 +15,9 @@ PLACES = ("--python", "--target", "--source", "--script")
 COMMON = "-h --help -q --pack --no-packs --set --quiet -v --verbose --color"
 PLACE = "--python --target --source --script --allow-none"
 CHOICE = "--fix --skip --kind --upstream"
-COMMANDS = (
-    "check",
-    "apply",
-    "diff",
-    "revert",
-    "overlay",
-    "wheel",
-    "prove",
-    "diagnose",
-    "list",
-    "explain",
-    "matrix",
-    "new",
-    "pack",
-    "sweep",
-    "completion",
-)
+COMMANDS = ("check", "apply", "revert", "diff", "diagnose", "explain", "list")
+MORE = ("prove", "wheel", "overlay", "matrix", "pack", "completion")
+ALL = (*COMMANDS, *MORE, "pack new", "pack sweep", "pack build")
 
 
 def stopped(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str, str]:
@@ -48,13 +34,39 @@ def test_the_arguments_are_those_given_or_the_command_lines(monkeypatch: pytest.
     assert parse(["check"]).command == "check"
 
 
+def listed(help_: str, title: str) -> list[str]:
+    """Return the words that begin the lines below a title of a help."""
+    below = help_.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+    return re.findall(r"^  (\w+)", below, re.MULTILINE)
+
+
 def test_help_and_an_unknown_command_name_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = stopped(capsys, "--help")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines() if line.startswith("    ") and line[4] != " "] == [*COMMANDS]
+    assert (listed(out, "commands"), listed(out, "more")) == ([*COMMANDS], [*MORE])
+    assert listed(stopped(capsys, "pack", "--help")[1], "actions") == ["new", "sweep", "build"]
     code, out, err = stopped(capsys, "frobnicate")
     assert (code, out) == (2, "")
-    assert all(command in err for command in ("frobnicate", *COMMANDS))
+    assert f"'frobnicate' (choose from {', '.join([*COMMANDS, *MORE])})\n" in err
+
+
+@pytest.mark.parametrize("action", ["new", "sweep"])
+def test_what_was_a_command_once_still_works(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"new": "ID --upstream verl==1 --from-patch a", "sweep": "--pack a"}[action].split()
+    old, new = parse([action, *words]), parse(["pack", action, *words])
+    assert old == new
+    assert old.command == f"pack {action}"
+    helps = [stopped(capsys, *it, "--help") for it in ([action], ["pack", action])]
+    helps += [stopped(capsys, "help", *it) for it in ([action], ["pack", action])]
+    assert len({*helps}) == 1
+    assert f"\n  unhang pack {action} " in helps[0][1]
+    assert stopped(capsys, action, "--frob") == stopped(capsys, "pack", action, "--frob")
+
+
+def test_a_pack_of_the_command_line_may_have_the_name_of_an_action() -> None:
+    assert parse(["check", "--pack", "new"]).command == "check"
+    assert parse(["list", "pack", "new"]).words == ["pack", "new"]
+    assert (parse(["pack", "build", "new"]).command, parse(["pack", "build", "new"]).folder) == ("pack build", "new")
 
 
 def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,32 +92,33 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("check", f"{PLACE} {CHOICE} --lock --image --live --expect-digest --output-format --require --accept"),
-        ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept"),
-        ("diff", f"{PLACE} {CHOICE} --applied --unknown --run --output-format --accept"),
+        ("check", f"{PLACE} {CHOICE} --lock --image --live --expect-digest --output-format --require --accept "
+         "--job --setting"),
+        ("apply", f"{PLACE} {CHOICE} --dry-run --output-format --require --accept --job --setting --even-if"),
+        ("diff", f"{PLACE} {CHOICE} --applied --unknown --run --output-format --accept --job --setting --even-if"),
         ("revert", f"{PLACE} {CHOICE} --output-format --force"),
-        ("overlay", f"--check {PLACE} {CHOICE} --output-format --require --accept"),
-        ("wheel", f"-o --output {CHOICE} --output-format --require --accept -r --requirement "
+        ("overlay", f"--check {PLACE} {CHOICE} --output-format --require --accept --job --setting --even-if"),
+        ("wheel", f"--job --setting --even-if -o --output {CHOICE} --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
         ("prove", "--python --target --source --script --fix --case --tp --pp --vpp --cp --ep --etp --dp --world-size "
-         "--output-format"),
-        ("diagnose", "--live --slurm --ray --kubectl -n --job --keep --html --python --target --source "
-         "--script --output-format"),
+         "--output-format --job --setting"),
+        ("diagnose", "--live --slurm --ray --kubectl -n --master --keep --html --python --target --source "
+         "--job --setting --script --output-format"),
         ("list", "--output-format"),
         ("explain", "--output-format"),
          ("matrix", f"{CHOICE} --version --upgrade --output-format -o --output --against-index"),
-        ("new", "--upstream --from-patch --from-commit --kind -o --output --import-name --leave-out --strict --python "
-         "--target --source --script"),
-        ("pack", "-o --output"),
-        ("sweep", "--fix --releases --from-clone --python --target --source --script"),
+        ("pack new", "--upstream --from-patch --from-commit --kind -o --output --import-name --leave-out --strict "
+         "--python --target --source --script"),
+        ("pack build", "-o --output"),
+        ("pack sweep", "--fix --releases --from-clone --python --target --source --script"),
         ("completion", "--line"),
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_has_all_its_options(
     command: str, options: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = stopped(capsys, command, "--help")
+    code, out, err = stopped(capsys, *command.split(), "--help")
     assert (code, err) == (0, "")
     assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out.partition("examples:")[0])) == {
         *COMMON.split(),
@@ -113,7 +126,7 @@ def test_the_help_of_a_command_has_all_its_options(
     }
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *ALL])
 def test_help_describes_the_command_and_ends_with_examples_that_can_be_run(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,11 +147,11 @@ def test_help_describes_the_command_and_ends_with_examples_that_can_be_run(
             options = parse(words)
             assert program == "unhang"
             commands.append(options.command)
-            selection(vars(options))  # no fix has another name by now
+            selection({**vars(options), "job": []})  # no fix has another name by now; no such job is here
             if options.command == "explain":
                 explain_command.run(options)  # raises if it has no such page
-            assert options.command != "new" or options.fix_id not in catalog.fixes()
-    assert command in commands or not command
+            assert options.command != "pack new" or options.fix_id not in catalog.fixes()
+    assert any(it.startswith(command) for it in commands)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -164,6 +177,10 @@ def test_wrong_usage_is_folded_at_a_terminal(
         ("check --target a --python b", "not allowed with argument"),
         ("list -q --verbose", "not allowed with argument -q/--quiet"),
         ("explain", "required: WORDS"),
+        ("pack", "unhang pack: error: the following arguments are required: ACTION"),
+        ("pack -- new", "required: ACTION"),
+        ("pack frob", "argument ACTION: invalid choice: 'frob' (choose from new, sweep, build)"),
+        ("pack -q new", "unhang pack: error: unrecognized option '-q'"),
         ("prove --tp 0", "'0' is not a number of 1 or more"),
         ("prove --world-size -1", "'-1' is not a number of 1 or more"),
         ("prove --cp 1.5", "'1.5' is not a number of 1 or more"),
@@ -180,6 +197,7 @@ def test_wrong_usage_is_folded_at_a_terminal(
         # what other tools call it
         ("install", "invalid choice: 'install'; did you mean apply? (choose from"),
         ("undo", "did you mean revert?"),
+        ("build our-pack", "did you mean pack build?"),
         ("version", "did you mean --version?"),
         ("apply -n", "unrecognized option '-n'; did you mean --dry-run?"),
         ("list -n", "unrecognized option '-n'\n"),

@@ -30,8 +30,12 @@ def printed(shell: str) -> str:
 
 LINES = [
     ("unhang ch", "check"),
-    ("unhang ", "check apply diff revert overlay wheel prove diagnose list explain matrix new pack sweep completion"),
+    ("unhang ", "check apply revert diff diagnose explain list prove wheel overlay matrix pack completion"),
     ("unhang apply --dr", "--dry-run"),
+    ("unhang pack ", "new sweep build"),
+    ("unhang pack sweep --from-c", "--from-clone"),
+    ("unhang sweep --from-c", "--from-clone"),
+    ("unhang ne", ""),
     ("unhang check --req", "--require"),
     ("unhang check --require mtp-cp", "mtp-cp-deadlock"),
     ("unhang explain sft", "sft-packed-seq-broadcast"),

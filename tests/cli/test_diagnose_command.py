@@ -266,7 +266,7 @@ def test_a_page_that_cannot_be_written_does_not_cost_the_answer(
         ("a --html .", "bad-option"),
         ("a --slurm 1", "bad-option"),
         ("a --keep d", "bad-option"),
-        ("a --job h:1", "bad-option"),
+        ("a --master h:1", "bad-option"),
         ("--live --keep full", "not-empty"),
         ("--live --keep full/file", "not-a-folder"),
     ],

@@ -1,4 +1,4 @@
-"""`unhang new`: on a made-up wheel, and on upstream's pull requests where clones are given."""
+"""`unhang pack new`: on a made-up wheel, and on upstream's pull requests where clones are given."""
 
 import ast
 import importlib.util
@@ -65,7 +65,7 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def new(wheel: Path | str, diff: str, folder: Path, *more: str) -> cli.Ran:
-    """Run `unhang new my-fix` on a diff; it writes below the folder's `out`."""
+    """Run `unhang pack new my-fix` on a diff; it writes below the folder's `out`."""
     (folder / "my.diff").write_text(diff)
     return begun(wheel, folder, "--from-patch", folder / "my.diff", *more)
 

@@ -1,4 +1,4 @@
-"""`unhang new --pack` and `unhang sweep --pack`: from a diff to a fix that fails loudly where it does not fit."""
+"""`unhang pack new --pack` and `pack sweep`: from a diff to a fix that fails loudly where it does not fit."""
 
 import base64
 import difflib
@@ -178,7 +178,7 @@ def test_what_it_suggests_can_be_pasted(site: Path, tmp_path: Path) -> None:
     pack = ["--pack", str(tmp_path / "our-pack")]
     assert check == ["unhang", "check", "--target", str(site), *pack, "--set", "PY=/opt/a b/python"]
     assert cli.called_with_all(*check[1:]).code == 1
-    assert sweep == ["unhang", "sweep", *pack, "--releases", "widgets==1.0"]
+    assert sweep == ["unhang", "pack", "sweep", *pack, "--releases", "widgets==1.0"]
     assert cli.called_with_all(*sweep[1:], "--target", site).code == 0
 
 
@@ -936,7 +936,7 @@ def test_a_release_that_nobody_has_read_needs_more_evidence_than_a_line(site: Pa
     assert cli.tree(newer) == before
     applied = cli.called_with_all("apply", *words, "--require", "line")
     (sweep,) = {
-        shlex.join(it) for it in map(shlex.split, re.findall("unhang sweep [^`;\n]+", applied.out + applied.err))
+        shlex.join(it) for it in map(shlex.split, re.findall("unhang pack sweep [^`;\n]+", applied.out + applied.err))
     }
     assert cli.called_with_all(*shlex.split(sweep)[1:]).code == 0, sweep
     assert cli.called_with_all("apply", *words, "--require", "line").code == 0
@@ -1060,7 +1060,7 @@ def test_each_way_out_that_is_printed_runs_as_printed(state: str, version: str, 
         said = ran(words[0], tmp_path, *words[1:], *here)
         assert said.code != 2, said
         text = re.sub("\x1b[^m]*m", "", said.out + said.err)
-        tried |= {it.strip(" .`") for it in re.findall(r"\bunhang [a-z]+ --?[^`;\n]+", text) if it not in tried}
+        tried |= {it.strip(" .`") for it in re.findall(r"\bunhang [a-z ]+? --?[^`;\n]+", text) if it not in tried}
     assert tried or state in ("fixed upstream", "no Python", "an edit of a line", "no function"), "apply would refuse"
     for line in sorted(tried):
         kept = tmp_path / "kept"

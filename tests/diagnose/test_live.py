@@ -124,7 +124,7 @@ def test_ras_tells_who_is_behind_without_py_spy(
     ras.text += "  7 ranks have launched up to operation 9\n  Rank 5 has launched up to operation 8\n"
     (hung / "py-spy").write_text("#!/bin/sh\nexit 3")
     kept = tmp_path / "kept"
-    main(["diagnose", "--live", "--job", "hung:1", "--keep", str(kept), "--output-format", "json"])
+    main(["diagnose", "--live", "--master", "hung:1", "--keep", str(kept), "--output-format", "json"])
     told = json.loads(capsys.readouterr().out)
     assert told["suspects"] == [7]
     assert told["processes"] == ["pid 4000007 on 10.0.0.1"]
@@ -182,7 +182,7 @@ def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
     monkeypatch.chdir(tmp_path)
     kept = tmp_path / "kept"
     # other tests' jobs may run on this machine, and the one with most ranks would be diagnosed
-    words = ["--ray", "ray://head:10001", "--python", "env/bin/python", "--job", "hung:1", "--keep", str(kept)]
+    words = ["--ray", "ray://head:10001", "--python", "env/bin/python", "--master", "hung:1", "--keep", str(kept)]
     main(["diagnose", "--live", *words])
     said, notes = capsys.readouterr()
     assert "Ray says that this node is gone" in notes
@@ -316,9 +316,9 @@ def test_all_that_went_wrong_is_in_the_message_and_other_jobs_by_their_addresses
         "a: its ranks are of other jobs: 10.0.0.1:29500",
         "b: not every node has answered (0 have): no route",
     }
-    assert "--job" in str(caught.value.hint)
+    assert "--master" in str(caught.value.hint)
     kept = tmp_path / "kept"
-    assert main(["diagnose", "--live", "--job", "no:1", "--keep", str(kept)]) == 2
+    assert main(["diagnose", "--live", "--master", "no:1", "--keep", str(kept)]) == 2
     assert re.search(
         r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung:1", capsys.readouterr().err
     )
@@ -335,7 +335,7 @@ def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
     main(["diagnose", "--live"])
     err = capsys.readouterr().err
     assert "took the job w, with 1 rank\n" in err
-    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --job v\n" in err
+    assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --master v\n" in err
 
 
 def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,11 +124,14 @@ MUTANTS = [
     Mutants("megatron-core", ("0.12.3",), {**BY_HAND, **OF_OLD}),
     Mutants("megatron-core", ("0.18.2",), BY_HAND),
 ]
+_OTHER_FSDP = {
+    "tp2-ep2-fsdp": "before 0.15 Megatron-FSDP needs an older torch, and from 0.16 on it has a mesh for experts"
+}
 PROOFS = [
     Proofs(
         "megatron-core",
         [
-            Release(version, core=version == "0.18.2")
+            Release(version, core=version == "0.18.2", lacking={} if version == "0.15.3" else _OTHER_FSDP)
             for version in ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", *NEW)
         ],
         {

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from unhang.job import condition
 from unhang.job.settings import Setting
@@ -52,9 +53,20 @@ def test_the_settings_that_are_wrong_untouched_are_those_that_it_strikes(fix: Fi
 
 
 @pytest.mark.parametrize("fix", FIXES.values(), ids=FIXES)
-def test_each_job_to_leave_out_is_shown_by_a_case(fix: Fix) -> None:
-    harmed = [case for case in cases(fix) if case.patched != PASSED]
+def test_each_job_to_leave_out_and_each_companion_is_shown_by_a_case(fix: Fix) -> None:
+    # the option `without` names the fix that is missing in a case
+    lacking = [case for case in cases(fix) if "without" in case.options]
+    assert {case.options["without"] for case in lacking} == {each.fix for each in fix.companions}
+    assert all(case.patched != PASSED for case in lacking)
+    harmed = [case for case in cases(fix) if case.patched != PASSED and case not in lacking]
     shown = {each.condition for each in fix.leave_out if any(holds(fix, each.condition, case) for case in harmed)}
     assert shown == {each.condition for each in fix.leave_out}
     for case in harmed:
         assert any(holds(fix, each.condition, case) for each in fix.leave_out), case.name
+
+
+def test_a_companion_is_a_fix_of_the_upstream_whose_releases_need_it() -> None:
+    for fix in FIXES.values():
+        for each in fix.companions:
+            SpecifierSet(each.releases)
+            assert each.upstream in {target.upstream for target in catalog.fix(each.fix).targets}

@@ -105,9 +105,10 @@ def test_what_is_settled_is_a_number_unless_it_is_required_or_asked_for() -> Non
     found = finding("applied"), finding("needed")._replace(target=HANG._replace(fix=OTHER.id))
     (folded,) = (line for line in text(*found) if "settled" in line)
     assert folded == "  1 settled: 1 applied (-v shows each)"
-    assert [line.split()[0] for line in text(*found, verbose=True)[4:]] == ["applied", "needed"]
+    groups = ["hangs", "applied", "wrong", "needed"]
+    assert [line.split()[0] for line in text(*found, verbose=True)[4:]] == groups
     required = Report(Search(HERE, (COPY,), ()), Request(required=(FIX.id,)), found, None, False)
-    assert [line.split()[0] for line in report.text_report(required).splitlines()[4:]] == ["applied", "needed"]
+    assert [line.split()[0] for line in report.text_report(required).splitlines()[4:]] == groups
     accepted = finding("drifted")._replace(accepted=True)
     assert "settled" in text(accepted)[-1]
     by_token = accepted._replace(verdict=accepted.verdict._replace(code="accepted"))

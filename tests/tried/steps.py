@@ -40,7 +40,7 @@ class Tried(NamedTuple):
     lines: int
     """How many lines its difference adds and takes away."""
     new: Ran
-    """How ``unhang new`` ended."""
+    """How ``unhang pack new`` ended."""
     targets: Sequence[str]
     """What the fix binds; nothing where there is none."""
     left: Sequence[str]

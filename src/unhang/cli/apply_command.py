@@ -12,9 +12,10 @@ from unhang.store.revert import forget
 from unhang.store.roots import journal_left, tidy
 from unhang.suggest import RECOVERY, Hint
 from unhang.survey import apply as application
+from unhang.survey.others import left_out
 from unhang.survey.search import find_some
 from unhang.survey.verdicts import again
-from unhang.tell import console
+from unhang.tell import console, report
 from unhang.tell.report import Report
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _dry_run(seen: Survey, wanted: Request, options: argparse.Namespace) -> int:
     what = Report(seen.search, wanted, after, changed, False, failed=done.failed, dry_run=True)
     shown = console.results(options.output_format, what)
     console.would_clear(done.cleared)
-    console.would_apply(done.files, wanted)
+    console.would_apply(done.files, wanted, after, report.left_out(left_out(seen, wanted), wanted))
     unmet = console.unmet(wanted.required, after, done.plan.blocked, shown)
     _not_in_place(done, unmet, shown)
     return 1 if done.plan.blocked or done.failed or unmet else 0
@@ -86,7 +87,8 @@ def _end(seen: Survey, done: Applied, wanted: Request, output_format: str) -> in
         unmet = console.unmet(wanted.required, seen.findings, done.plan.blocked, shown)
     with ending:
         console.accepted(wanted, seen.findings)
-        console.applied(wanted, done, seen.receipts)
+        others = report.left_out(left_out(seen, wanted), wanted)
+        console.applied(wanted, done, seen.receipts, seen.findings, others)
         console.left(done.left)
         _not_in_place(done, unmet, shown)
     return 1 if unmet else code

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from unhang import __version__
-from unhang.cli.help import PAGES, TOP, Page
+from unhang.cli.help import COMMANDS, MORE, PACK, PAGES, TOP, Page
 from unhang.draft.kinds import HARNESSES
 from unhang.errors import closest
 from unhang.plugins import packs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SHELLS = ("bash", "fish", "tcsh", "zsh")
-_MORE = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
+_SEVERAL = {"wheel": "requirements", "diagnose": "paths", "list": "words"}
 """The commands that take several arguments, by the name of these."""
 _IN_SHORT = {
     "check": "what this environment needs; changes nothing",
@@ -38,6 +38,7 @@ _OTHERS = {
     **dict.fromkeys(("debug", "hang", "inspect", "analyze"), "diagnose"),
     **dict.fromkeys(("fixes", "ls", "search"), "list"),
     **dict.fromkeys(("releases", "versions", "compat"), "matrix"),
+    "build": "pack build",
     "version": "--version",
     "-n": "--dry-run",
     "--dryrun": "--dry-run",
@@ -71,7 +72,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if not words:
         _welcome()
     if words[0] in _HELP:  # as git and cargo have it: `unhang help`, `unhang help check`
-        words = [*(word for word in words[1:2] if word not in _HELP), "--help"]
+        words = [*(word for word in words[1:3] if word not in _HELP), "--help"]
+    words = joined(words)
     at = next((number for number, word in enumerate(words) if not word.startswith("-")), len(words))
     command = "".join(words[at : at + 1])
     parser, parsers = _parsers(command)
@@ -80,8 +82,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if chosen is not parser:
         chosen.refuse_unknown(words[at + 1 :])
     options, left = parser.parse_known_args(words)
-    if command in _MORE:  # of `a -o out b`, argparse takes only a
-        getattr(options, _MORE[command]).extend(word for word in left if word != "--")
+    if command == "pack":  # after `--`
+        chosen.error("the following arguments are required: ACTION")
+    if command in _SEVERAL:  # of `a -o out b`, argparse takes only a
+        getattr(options, _SEVERAL[command]).extend(word for word in left if word != "--")
     elif left:
         chosen.refuse_argument(left[-1])
     for name, value in vars(options).items():
@@ -94,12 +98,13 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
     """Return the values of ``--pack`` in a command line, and whether ``--no-packs`` is; None if it asks for help only.
 
     The packs must be known before the options are parsed: they may bring upstreams, which are values of an option.
-    ``new`` begins a pack where there is none.
+    ``pack new`` begins a pack where there is none.
     """
+    words = joined(words)
     if not {*words}.isdisjoint(("-h", "--help", "--version")) or not {*words} & PAGES.keys():
         return None
     named, rest = [], iter(words)
-    begins = next((word for word in words if word in PAGES), "") == "new"
+    begins = next((word for word in words if word in PAGES), "") == "pack new"
     for word in rest:
         if word == "--":
             break
@@ -113,7 +118,17 @@ def named_packs(words: Sequence[str]) -> tuple[list[str], bool] | None:
 
 def whole() -> argparse.ArgumentParser:
     """Return the parser of all commands with all their options, for shell completion."""
-    return _parsers(*PAGES)[0]
+    return _parsers(*COMMANDS, *MORE, *PACK)[0]
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Return a command line with `pack new` as one word; `new` and `sweep` once were commands of their own."""
+    at = next((number for number, word in enumerate(words) if not word.startswith("-")), len(words))
+    name = " ".join(words[at : at + 2])
+    if name in PACK:
+        return [*words[:at], name, *words[at + 2 :]]
+    old = words[at : at + 1] in (["new"], ["sweep"])
+    return [*words[:at], f"pack {words[at]}", *words[at + 1 :]] if old else [*words]
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -193,8 +208,9 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            near = _OTHERS.get(str(value), "") if action.dest == "command" else ""
+            is_command = action.dest == "command"
+            choices = [*COMMANDS, *MORE] if is_command else [str(choice) for choice in action.choices]
+            near = _OTHERS.get(str(value), "") if is_command else ""
             meant = _meant(near or closest(str(value), choices))
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}{meant} (choose from {', '.join(choices)})")
 
@@ -204,15 +220,29 @@ def _parsers(*commands: str) -> tuple[_Parser, dict[str, _Parser]]:
 
     If there is no such command, all are there, without options: there is only help or an error to print.
     """
-    parser = _Parser(prog="unhang", page=TOP)
-    parser.add_argument("--version", action="version", version=f"unhang {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    parser = _Parser(prog="unhang", page=TOP, usage="unhang [-h] [--version] COMMAND ...", add_help=False)
+    subparsers = parser.add_subparsers(
+        required=True, prog="unhang", metavar="COMMAND", dest="command", help=argparse.SUPPRESS
+    )
     known = [command for command in commands if command in PAGES]
-    made = {name: subparsers.add_parser(name, help=PAGES[name].summary, page=PAGES[name]) for name in known or PAGES}
+    made = {name: subparsers.add_parser(name, page=PAGES[name]) for name in known or PAGES}
     for name in known:
         _OPTIONS[name](made[name])
-        _common(made[name])
+        if name != "pack":  # it is none, but for what follows it
+            _common(made[name])
+    _listed(parser, "commands", COMMANDS)
+    _listed(parser, "more", MORE)
+    group = parser.add_argument_group("options")
+    group.add_argument("-h", "--help", action="help", help="show this help message and exit")
+    group.add_argument("--version", action="version", version=f"unhang {__version__}")
     return parser, made
+
+
+def _listed(parser: argparse.ArgumentParser, title: str, names: Sequence[str]) -> None:
+    """Add a list of commands to a help, as argparse would list them."""
+    choice = argparse._SubParsersAction._ChoicesPseudoAction
+    group = parser.add_argument_group(title)
+    group._group_actions += [choice(name.rpartition(" ")[2], (), PAGES[name].summary) for name in names]
 
 
 def _welcome() -> NoReturn:
@@ -246,6 +276,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
         "--expect-digest", metavar="DIGEST", type=_digest,
         help="exit with 1 unless the code has this digest, as `unhang check` printed it elsewhere",
     )  # fmt: skip
+    _job(parser)
     _output(parser, "text", "json", "github", "sarif", "gitlab", "vex")
     _require(parser)
     _accept(parser)
@@ -253,6 +284,8 @@ def _check(parser: argparse.ArgumentParser) -> None:
 
 def _apply(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     parser.add_argument("--dry-run", action="store_true", help="report as apply would, and write nothing")
     _output(parser, "text", "json", "github")
     _require(parser)
@@ -261,6 +294,8 @@ def _apply(parser: argparse.ArgumentParser) -> None:
 
 def _diff(parser: argparse.ArgumentParser) -> None:
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     parser.add_argument(
         "--applied", action="store_true",
         help="show what is written here, against the original bytes that the receipts keep",
@@ -292,6 +327,8 @@ def _overlay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; check what a job with DIR imports")
     parser.set_defaults(expect_digest=None)
     _environment(parser)
+    _job(parser)
+    _even_if(parser)
     _output(parser, "text", "json", "github")
     _require(parser)
     _accept(parser)
@@ -301,6 +338,8 @@ def _wheel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("requirements", metavar="REQ", nargs="*", help="megatron-core==0.17.1, or the path of a wheel")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where to write them")
     _selection(parser)
+    _job(parser)
+    _even_if(parser)
     _output(parser, "text", "json")
     _require(parser)
     _accept(parser)
@@ -332,6 +371,7 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)
+    _job(parser)
     _output(parser, "text", "json")
     parser.set_defaults(allow_none=None)
 
@@ -355,7 +395,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
         "--kubectl", metavar="SELECTOR", help="the pods with this label; kubectl's options may follow: 'job=x -n team'"
     )
     group.add_argument(
-        "--job", metavar="ADDRESS:PORT", help="if there are several jobs: the one whose ranks meet there"
+        "--master", metavar="ADDRESS:PORT", help="if there are several jobs: the one whose ranks meet there"
     )
     group.add_argument("--keep", metavar="DIR", help="keep what was collected in this folder, to diagnose it again")
     parser.add_argument(
@@ -365,6 +405,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     )
     _place(parser)
     parser.set_defaults(allow_none=True)
+    _job(parser)
     _output(parser, "text", "json", "github")
 
 
@@ -404,7 +445,13 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", metavar="build", choices=("build",), help="write the wheel of a pack")
+    choices = [name.rpartition(" ")[2] for name in PACK]
+    parser.add_argument("action", metavar="ACTION", choices=choices, help=argparse.SUPPRESS)
+    parser.usage = "unhang pack [-h] ACTION ..."
+    _listed(parser, "actions", PACK)
+
+
+def _build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="the folder that has pack.json")
     parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where to write it (default: this folder)")
 
@@ -472,9 +519,10 @@ _OPTIONS = {
     "list": _list,
     "explain": _explain,
     "matrix": _matrix,
-    "new": _new,
     "pack": _pack,
-    "sweep": _sweep,
+    "pack new": _new,
+    "pack build": _build,
+    "pack sweep": _sweep,
     "completion": _completion,
 }
 
@@ -551,6 +599,25 @@ def _script(group: argparse._ActionsContainer) -> None:
 
 def _output(parser: argparse.ArgumentParser, *formats: str) -> None:
     parser.add_argument("--output-format", choices=formats, default=formats[0], help=f"default: {formats[0]}")
+
+
+def _job(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job: which defects strike it, and which fixes would harm it")
+    group.add_argument(
+        "--job", metavar="FILE", action="append", default=[],
+        help="what it is started with: a script, a config, - for a command line on stdin, pid:1234 (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
+        "--setting", metavar="NAME=VALUE", action="append", default=[],
+        help="one of its settings, which wins over those of --job (repeatable)",
+    )  # fmt: skip
+
+
+def _even_if(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--even-if", metavar="CONDITION", action="append", default=[],
+        help="write a fix also where it would harm the job, under the condition that was printed (repeatable)",
+    )  # fmt: skip
 
 
 def _require(parser: argparse.ArgumentParser) -> None:

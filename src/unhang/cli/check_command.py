@@ -10,6 +10,7 @@ from unhang.judge import recorded
 from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.suggest import hinted
+from unhang.survey.others import left_out
 from unhang.survey.verdicts import survey
 from unhang.tell import console, report
 from unhang.tell.report import Report
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from unhang.records import Request
     from unhang.survey.verdicts import Survey
 
-    Summary = Callable[[Sequence[Finding], Request, UnhangError | None], str]
+    Summary = Callable[[Sequence[Finding], Request, UnhangError | None, str], str]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,13 +62,15 @@ def told(options: argparse.Namespace, wanted: Request, seen: Survey, summary: Su
     shown = console.results(options.output_format, what)
     unmet = console.unmet(wanted.required, seen.findings, shown=shown)
     other = report.differs(options.expect_digest, seen.findings)
-    left = [finding for finding in seen.findings if not finding.settled]
+    left = [finding for finding in seen.findings if finding.left]
     if options.output_format == "text":
         lines = (
-            report.numbers_marked(seen.findings, wanted),
-            *summary(seen.findings, wanted, collides).split("\n"),
+            report.numbers_marked(seen.findings, wanted) if left else "",
+            *summary(seen.findings, wanted, collides, report.left_out(left_out(seen, wanted), wanted)).split("\n"),
         )
         console.show("", *filter(None, lines))
+        if left and wanted.job is None:
+            console.note("for one job alone: --job FILE, its script or config; --job - reads a command line")
     console.required(unmet)
     console.unexpected(other)
     return 1 if left or unmet or other or seen.interrupted else 0

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, wanted: Request, told: Callable[[Request, S
                 console.show(f"{_called(ranks)}: started in {job.cwd}{more}")
                 code |= told(place, seen)
             else:
-                code |= any(not it.settled for it in seen.findings)
+                code |= any(it.left for it in seen.findings)
         written = _written(seen)
         for rank, pid in ranks:
             began = booted + by_pid[pid].began / os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
-from unhang.judge import pinned
+from unhang.judge import companions, pinned
 from unhang.judge.observe import Observation
 from unhang.pins import files
 from unhang.plugins import packs
@@ -41,12 +41,12 @@ def run(options: argparse.Namespace) -> int:
     if options.output_format == "text":
         console.show("", *advice.after_lock(findings, wanted))
     console.required(unmet)
-    return 1 if unmet or not all(finding.settled for finding in findings) else 0
+    return 1 if unmet or any(finding.left for finding in findings) else 0
 
 
 def judged(wanted: Request) -> tuple[Search, list[Finding]]:
     """Return what the files pin, and the verdict of each fix on it. Raises UnhangError."""
-    names, fixes = pinned.names(), [catalog.fix(name) for name in wanted.fixes]
+    names, fixes = pinned.names(), [catalog.fix(name) for name in (*wanted.fixes, *wanted.companions)]
     read = [_with_folders(files.read(path, names)) for path in wanted.locks]
     findings = []
     for path, pin in ((lock.path, pin) for lock in read for pin in lock.pins):
@@ -55,11 +55,12 @@ def judged(wanted: Request) -> tuple[Search, list[Finding]]:
             continue
         findings += [
             finding._replace(verdict=finding.verdict._replace(hint=complete(finding.verdict.hint, wanted)))
-            for finding in pinned.judge(path, [pin], fixes)
+            for finding in _for_job(pinned.judge(path, [pin], fixes), wanted)
             if wanted.is_about(finding.installation.upstream)
         ]
     unread = dict.fromkeys(path for lock in read for path in lock.unread if path not in wanted.locks)
-    warnings = [f"{path} is included, and was not read: name it too, with --lock" for path in unread]
+    warnings = [*(wanted.job.notes if wanted.job else ())]
+    warnings += [f"{path} is included, and was not read: name it too, with --lock" for path in unread]
     warnings += [
         f"{lock.path}:{pin.line}: nobody can tell which package {pin.repository or pin.source} is: if it is one of "
         f"{', '.join(sorted(names.distributions))}, put its name before it, as in `NAME @ URL`"
@@ -78,6 +79,17 @@ def judged(wanted: Request) -> tuple[Search, list[Finding]]:
             path=wanted.locks[0], hint="name the lock file that pins it; or pass --allow-none",
         )  # fmt: skip
     return search, findings
+
+
+def _for_job(findings: list[Finding], wanted: Request) -> list[Finding]:
+    """Return the findings on one pin, with what the fixes are to the job."""
+    findings = companions.along(findings, wanted.companions, wanted.skipped)
+    here = tuple(dict.fromkeys(it.installation for it in findings))
+    if wanted.job is None:
+        return companions.with_harms(findings, here)
+    from unhang.survey import jobs  # it imports ast
+
+    return jobs.told(findings, wanted.job, here)
 
 
 def _with_folders(lock: files.Locked) -> files.Locked:

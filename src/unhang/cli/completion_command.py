@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from unhang.cli.arguments import whole
+from unhang.cli.arguments import joined, whole
 from unhang.cli.error_codes import causes, codes, words
+from unhang.cli.help import COMMANDS, MORE
 from unhang.shapes import catalog
 
 _FIXES = ("fix", "skip", "require")
@@ -55,7 +56,8 @@ def _next(typed: list[str], *, is_option: bool) -> Iterable[str]:
     parser: argparse.ArgumentParser = whole()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     if not typed:
-        return [*(parser._option_string_actions if is_option else commands.choices)]
+        return [*parser._option_string_actions] if is_option else [*COMMANDS, *MORE]
+    typed = joined(typed)
     if typed[0] not in commands.choices:
         return ()
     command: argparse.ArgumentParser = commands.choices[typed[0]]

@@ -43,7 +43,7 @@ def _require_sense(options: argparse.Namespace) -> None:
     """Raise UnhangError ``bad-option`` for options that do not go together."""
     if options.html is not None and Path(options.html).is_dir():
         raise UnhangError("bad-option", "--html needs a file, and this is a folder", path=options.html)
-    for name in () if options.live else ("slurm", "ray", "kubectl", "job", "keep"):
+    for name in () if options.live else ("slurm", "ray", "kubectl", "master", "keep"):
         if getattr(options, name) is not None:
             raise UnhangError("bad-option", f"--{name} goes with --live", hint=f"add --live to --{name}")
 
@@ -54,7 +54,7 @@ def _collected(options: argparse.Namespace) -> Iterator[Path]:
 
     Raises UnhangError ``no-ranks``, ``no-nodes``, ``not-empty`` and ``not-a-folder``.
     """
-    job = options.job or ""
+    job = options.master or ""
     if options.slurm is not None:
         places = live.slurm(options.slurm, job)
     elif options.kubectl is not None:
@@ -90,7 +90,7 @@ def _largest(places: Sequence[live.Place], folder: Path, options: argparse.Names
     named = [(f"--{name}", getattr(options, name)) for name in ("slurm", "ray", "python", "kubectl")]
     where = [word for name, value in named if value is not None for word in (name, value)]
     for one in others:
-        words = ("--live", *where, "--job", one.folder.name) if options.keep is None else (str(one.folder),)
+        words = ("--live", *where, "--master", one.folder.name) if options.keep is None else (str(one.folder),)
         more = suggest.line("unhang", "diagnose", *words)
         what = f"with {console.count(one.ranks, 'rank')}" if one.ranks else "whose ranks have all ended"
         console.note(f"left out another job, {what}; for that: {more}")

@@ -75,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
         try_them = command("diff", wanted, "--unknown", "--run")
         console.note(f"to see what these functions do, as they are and rewritten, run: {try_them}")
     stale = () if unknown else plan.stale
+    console.beside(() if unknown else plan.files, seen.findings, wanted)
     console.would_clear(stale)
     console.blocked(plan.blocked)
     return 1 if plan.files or stale or plan.blocked or as_is else 0

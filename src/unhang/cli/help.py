@@ -34,3 +34,8 @@ def _page(section: str) -> tuple[str, Page]:
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "help.md"), encoding="utf-8") as _file:
     PAGES = dict(map(_page, _file.read().removeprefix("# ").split("\n# ")))
 TOP = PAGES.pop("unhang")
+COMMANDS = ("check", "apply", "revert", "diff", "diagnose", "explain", "list")
+MORE = ("prove", "wheel", "overlay", "matrix", "pack", "completion")
+"""The commands that `--help` lists below those."""
+PACK = ("pack new", "pack sweep", "pack build")
+"""What follows `pack`: to the parser, each is one word."""

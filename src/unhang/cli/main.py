@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 setattr(settings, name, getattr(options, name, getattr(Settings, name)))
             if wrong is not None:
                 raise wrong
-            if options.command != "new":  # it begins a pack
+            if options.command != "pack new":  # it begins a pack
                 packs.refuse_empty()
             parameters.use(options.set, os.environ)
             _tell_packs(options.command)
@@ -137,7 +137,8 @@ def _tell_packs(command: str) -> None:
 
 def _command(name: str) -> Callable[[argparse.Namespace], int]:
     """Return the function that runs a command: it takes the options, and returns the exit code."""
-    command: Callable[[argparse.Namespace], int] = __import__(f"unhang.cli.{name}_command", fromlist=["run"]).run
+    module = f"unhang.cli.{name.rpartition(' ')[2]}_command"  # `pack new` is in new_command
+    command: Callable[[argparse.Namespace], int] = __import__(module, fromlist=["run"]).run
     return command
 
 

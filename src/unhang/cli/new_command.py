@@ -1,4 +1,4 @@
-"""``unhang new ID --upstream REQ --from-patch FILE``: a fix of one's own, begun from a diff or a commit."""
+"""``unhang pack new ID --upstream REQ --from-patch FILE``: a fix of one's own, begun from a diff or a commit."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ from unhang.deliver import overlay, overlay_folder
 from unhang.errors import UnhangError
 from unhang.find.bytecode import compiler
 from unhang.suggest import RECOVERY, Hint
+from unhang.survey.others import left_out
 from unhang.survey.preview import with_rewrites
 from unhang.survey.unlocked import planned_without_lock
-from unhang.tell import console
+from unhang.tell import console, report
 from unhang.tell.report import Report
 
 
@@ -46,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
     with ending:
         shown = console.results(options.output_format, Report(seen.search, wanted, after, None, False))
     with ending:
-        console.overlay(folder, composed.modules, plan, written)
+        console.overlay(folder, composed.modules, plan, written, wanted, after)
+        if others := report.left_out(left_out(seen, wanted), wanted):
+            console.note(others)
         if written:
             console.say_each(f"note: {path} could not be removed" for path in overlay_folder.left(folder, composed))
         console.blocked(plan.blocked, shown)

@@ -1,4 +1,4 @@
-"""``unhang new ID --pack DIR``: a fix of a pack from a diff alone; the pack and upstream too, where there is none."""
+"""``unhang pack new ID --pack DIR``: a fix of a pack from a diff; the pack and upstream too, where there is none."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, text: str, head: str) -> int:
     console.say_each(f"left out: {it}" for it in result.out)
     console.say_each(f"left to you: {it}" for it in left)
     packs.use(options.pack, options.no_packs, os.environ)  # for the commands that are suggested
-    sweep = line("unhang", "sweep", *packs.words(), "--releases", f"{release.project}=={release.version}")
+    sweep = line("unhang", "pack", "sweep", *packs.words(), "--releases", f"{release.project}=={release.version}")
     console.note(
         f"note: {fix} is unproved: it is for exactly the shapes of {shown}. `{command('check', asked)}` says whether "
         f"it is needed. To read other releases, name them in the place of this one: `{sweep}`"

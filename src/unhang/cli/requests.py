@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from unhang import suggest
 from unhang.errors import UnhangError, closest
+from unhang.job.strikes import unasked
+from unhang.judge import companions
 from unhang.plugins import packs, parameters
 from unhang.records import KINDS, Request, Token
 from unhang.shapes import catalog
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-_CHOOSING = ("fix", "skip", "kind", "require", "upstream", "accept")
+    from unhang.job.settings import Job
+
+_CHOOSING = ("fix", "skip", "kind", "require", "upstream", "accept", "job", "setting")
 _FORM = "([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9a-f]{16})(-[0-9a-f]{8})?"
 
 
@@ -57,16 +62,45 @@ def selection(given: Mapping[str, Any]) -> Request:
     if named and not chosen:
         are = "; ".join(f"{name}: {', '.join(catalog.fix(name).kinds)}" for name in sorted(named))
         raise UnhangError("unknown-fix", f"none of the named fixes is of kind {' or '.join(kinds)}", hint=are)
+    fixes = tuple(name for name in catalog.fixes() if name in chosen)
+    comes_along = companions.of(fixes) if "accept" in given else ()  # to what brings fixes into place, or shows it
     return Request(
-        fixes=tuple(name for name in catalog.fixes() if name in chosen),
+        fixes=fixes,
         required=required,
         upstreams=upstreams,
+        skipped=skip,
+        companions=comes_along,
+        job=_job(given),
+        even_if=_even_if(given, (*fixes, *comes_along)),
         accepted=tuple(dict.fromkeys(_token(text) for text in given.get("accept", ()))),
         chosen=(
             *((f"--{name}", value) for name in _CHOOSING for value in given.get(name, ())),
             *(("--fix", name) for name in gone),
         ),
     )
+
+
+def _job(given: Mapping[str, Any]) -> Job | None:
+    """Return what the options say that the job is started with. Raises UnhangError as ``job.read.job``."""
+    files, settings = given.get("job") or (), given.get("setting") or ()
+    if not files and not settings:
+        return None
+    from unhang.job.read import job  # most runs have no job
+
+    found: Job = job(files, settings, sys.stdin)
+    return found
+
+
+def _even_if(given: Mapping[str, Any], fixes: Sequence[str]) -> tuple[str, ...]:
+    """Return the conditions of ``--even-if``. Raises UnhangError ``bad-option`` for one that none of the fixes has."""
+    conditions = tuple(given.get("even_if", ()))
+    harms = {harm for name in (fixes if conditions else ()) for harm in unasked(catalog.fix(name))}
+    for text in conditions:
+        if not any(harm.is_meant(text) for harm in harms):
+            there = ", or ".join(sorted(suggest.line("--even-if", harm.condition) for harm in harms))
+            message = f"no fix that was chosen is to be left out of a job with {text!r}"
+            raise UnhangError("bad-option", message, hint=there or "`unhang check` prints such conditions")
+    return conditions
 
 
 def hinted(error: UnhangError, options: argparse.Namespace) -> UnhangError:

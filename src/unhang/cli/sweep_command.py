@@ -1,4 +1,4 @@
-"""``unhang sweep --pack DIR``: what a pack's fixes find in other releases.
+"""``unhang pack sweep --pack DIR``: what a pack's fixes find in other releases.
 
 Of an unproved one: whether its edits fit, and what they give. Of a proved one: what its scene shows of the functions
 there, untouched and rewritten; this Python plays it, so it needs torch and what the upstream imports.

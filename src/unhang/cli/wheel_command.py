@@ -20,10 +20,12 @@ from unhang.errors import UnhangError, described
 from unhang.judge import accept
 from unhang.plugins import packs
 from unhang.records import Request
+from unhang.rewrite.harm import weighed
 from unhang.suggest import line
+from unhang.survey.others import left_out
 from unhang.survey.trial import planned as plan
 from unhang.survey.verdicts import survey
-from unhang.tell import console, progress, terminal
+from unhang.tell import console, progress, report, terminal
 from unhang.tell.progress import Step
 
 
@@ -46,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = selection(vars(options))._replace(writer=_command(options))
     folder = os.path.abspath(options.output)
     results: list[Result] = []
+    others: dict[str, None] = {}
     failed: UnhangError | None = None
     wheel_output.prepare(folder)
     with work.folder() as temporary, progress.shown() as step:
@@ -53,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         planned = []
         for it in inputs:
             step(f"planning {it.wheel.file}")
-            todo = _plan(it.wheel, wanted, temporary)
+            todo = _plan(it.wheel, wanted, temporary, others)
             if todo is None and not it.requirement.startswith("-r "):  # such a file lists the dependencies too
                 message = f"{it.wheel.file} has none of {', '.join(wanted.upstreams or packs.names())}"
                 raise UnhangError("no-upstream", message, hint="`unhang list` shows which releases the fixes affect")
@@ -66,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             if not _written(results):
                 raise
             failed = described(error)
-    return _end(results, failed, wanted, options.output_format, temporary)
+    return _end(results, failed, wanted, options.output_format, temporary, report.left_out([*others], wanted))
 
 
 def _written(results: Iterable[Result]) -> int:
@@ -74,7 +77,12 @@ def _written(results: Iterable[Result]) -> int:
 
 
 def _end(
-    results: Sequence[Result], failed: UnhangError | None, wanted: Request, output_format: str, temporary: str
+    results: Sequence[Result],
+    failed: UnhangError | None,
+    wanted: Request,
+    output_format: str,
+    temporary: str,
+    others: str,
 ) -> int:
     """Report the wheels, and the failure of the next one; return the exit code, raise nothing but KeyboardInterrupt."""
     ending = Ending(clause(_written(results), "wheel", "written"))
@@ -93,9 +101,12 @@ def _end(
         if os.path.lexists(temporary):
             console.say(f"note: the temporary folder {temporary} could not be removed")
         console.say_each(f"warning: {sentence}" for sentence in accept.unused(wanted.accepted, after))
+        console.beside([file for it in results for file in it.plan.files.values()], after, wanted)
         if paths := [os.path.relpath(result.output.path) for result in results if result.output]:
             console.note("next, on every node, then start the job again:")
             console.note(f"  {line('pip', 'install', *paths)}")
+        if others:
+            console.note(others)
         console.blocked(blocked)
         if failed:
             console.error(failed)
@@ -130,11 +141,16 @@ def _inputs(options: argparse.Namespace, temporary: str, step: Step) -> Iterator
             yield _Input(" ".join(request), wheel.load(path), (note,) if note else ())
 
 
-def _plan(source: Wheel, wanted: Request, temporary: str) -> WheelPlan | None:
-    """Unpack a wheel below the temporary folder, and plan its rewrite there. Return None if it has no upstream."""
+def _plan(source: Wheel, wanted: Request, temporary: str, others: dict[str, None]) -> WheelPlan | None:
+    """Unpack a wheel below the temporary folder, and plan its rewrite there. Return None if it has no upstream.
+
+    ``others`` takes up the needed fixes that options left out.
+    """
     with tempfile.TemporaryDirectory(dir=temporary) as root:
         wheel.unpack(source, root)
         seen = survey(wanted._replace(target=root, allow_none=True))
         if not seen.search.installations:
             return None
-        return wheel_output.wheel_plan(source, root, seen.findings, plan(seen.findings, seen.receipts))
+        others.update(dict.fromkeys(left_out(seen, wanted)))
+        findings, harmful = weighed(seen.findings, wanted)
+        return wheel_output.wheel_plan(source, root, seen.findings, plan(findings, seen.receipts, harmful))

@@ -101,7 +101,7 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
         why = f"the diff has more than the fix: {'; '.join(fix.left)}; do that otherwise, and take it out of `left`"
         raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), why)
     if fix.grade == catalog.UNPROVED and "codemod" not in catalog.facts(fix.id):
-        why = "it does not say which codemod gave its results: record them with `unhang sweep`"
+        why = "it does not say which codemod gave its results: record them with `unhang pack sweep`"
         raise packs.bad(os.path.join(folder, f"compat/data/{fix.id}.json"), why)
     recorded.refuse_edited([fix.id])
     for target in fix.targets:

@@ -129,7 +129,7 @@ def _world(process: Process) -> str:
 
 
 def _meeting(process: Process, world: str) -> str:
-    """Return how ``--job`` names the job of a rank: by where its ranks meet, if that tells it from others."""
+    """Return how ``--master`` names the job of a rank: by where its ranks meet, if that tells it from others."""
     place = f"{process.environment.get('MASTER_ADDR', '')}:{process.environment.get('MASTER_PORT', '')}"
     return place if name_of(place) == world else world
 

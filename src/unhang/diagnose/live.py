@@ -233,7 +233,7 @@ def _nobody(notes: Sequence[str]) -> UnhangError:
     elif f": {collector.OTHERS}: " in why:
         what, hint = (
             "is a rank of that job",
-            "name one of these with --job, or none: it is the address where ranks meet",
+            "name one of these with --master, or none: it is the address where ranks meet",
         )
     return UnhangError("no-ranks", f"no process was found that {what}{f': {why}' if why else ''}", hint=hint)
 

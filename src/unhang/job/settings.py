@@ -16,6 +16,8 @@ class Setting(NamedTuple):
     value: Value
     source: str
     """``train.sh:12``, ``--setting``, ``default of verl 0.8.0``."""
+    key: str = ""
+    """The name that the job's user sets it by, where a condition has another one for it."""
 
 
 class Job(NamedTuple):
@@ -29,6 +31,12 @@ class Job(NamedTuple):
     """The number of all ranks; None if nothing says it."""
     notes: tuple[str, ...] = ()
     """What could not be read, a sentence each."""
+    program: str = ""
+    """What it runs: ``verl.trainer.main_ppo``, ``pretrain_gpt.py``, ``megatron sft``; empty if nothing says it."""
+    rest: str = ""
+    """Why a setting that is not here may be set all the same; empty if it then has its default."""
+    parts: tuple[Job, ...] = ()
+    """The commands that it is started with, each a job of its own, if there are several."""
 
 
 def parsed(text: str) -> Value:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.job import condition
-from unhang.job.condition import Answer, Look
 from unhang.shapes.catalog import Fix, LeaveOut
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unhang.job.condition import Answer, Look
+
 STRIKES, CANNOT, UNKNOWN = "strikes", "cannot-strike", "unknown"
+
+
+_DOES = {
+    "aborts": "abort {}",
+    "hangs": "hang {}",
+    "worse-values": "make the values of {} worse",
+    "slower": "make {} slower",
+}
 
 
 class Harm(NamedTuple):
@@ -20,6 +30,29 @@ class Harm(NamedTuple):
     """Whether the job is such a one; None if that is not known."""
     names: tuple[str, ...]
     """The settings and facts that decide it, or would."""
+
+    @property
+    def condition(self) -> str:
+        """The condition, as it is printed: one that is a fact alone has no quotes."""
+        text = self.leave_out.condition.strip()
+        return text[1:-1] if text[0] == text[-1] == '"' and '"' not in text[1:-1] else text
+
+    @property
+    def words(self) -> str:
+        """What it does, and to which job."""
+        if self.holds:
+            return f"would {_DOES[self.leave_out.effect].format('this job')} ({self.condition})"
+        return f"may {_DOES[self.leave_out.effect].format('a job')} ({self.condition})"
+
+    @property
+    def sentence(self) -> str:
+        """The same, and why."""
+        return f"{self.words}: {self.leave_out.why}"
+
+    def is_meant(self, text: str) -> bool:
+        """Return whether a user has written this condition; quotes and spaces may differ, as a shell takes some."""
+        one, other = ("".join(it.replace('"', "").replace("'", "").split()) for it in (text, self.condition))
+        return one == other
 
 
 class Struck(NamedTuple):
@@ -33,15 +66,19 @@ class Struck(NamedTuple):
     """The entries of ``leave-out`` that hold, or may."""
 
 
-NO_JOB = (lambda name: None,)
-"""What is known of a job of which nothing was said."""
+def unasked(fix: Fix) -> tuple[Harm, ...]:
+    """Return what a fix may do to a job of which nothing was said: no condition is read."""
+    return tuple(Harm(each, None, ()) for each in fix.leave_out)
 
 
-def judged(fix: Fix, roles: Sequence[Look] = NO_JOB) -> Struck:
+def judged(fix: Fix, roles: Sequence[Look] = (lambda name: None,)) -> Struck:
     """Return what a fix is to a job, given what is known of each of its roles, such as verl's actor and critic.
 
     A job is struck where one role is, and harmed where one is. Raises ``condition.BadConditionError``.
     """
+    from unhang.job import condition  # it imports ast
+    from unhang.job.condition import Answer
+
     found = _any([condition.answer(fix.strikes, look) for look in roles]) if fix.strikes else Answer(None, ())
     word = {True: STRIKES, False: CANNOT, None: UNKNOWN}[found.holds]
     told = [(each, _any([condition.answer(each.condition, look) for look in roles])) for each in fix.leave_out]
@@ -52,8 +89,8 @@ def _any(answers: Sequence[Answer]) -> Answer:
     """Return the answer of all roles together: true where one is, false where all are."""
     for wanted in (True, None):
         if found := [it for it in answers if it.holds is wanted]:
-            return found[0] if wanted else Answer(None, _joined(found))
-    return Answer(False, _joined(answers))
+            return found[0] if wanted else found[0]._replace(names=_joined(found))
+    return answers[0]._replace(names=_joined(answers))
 
 
 def _joined(answers: Sequence[Answer]) -> tuple[str, ...]:

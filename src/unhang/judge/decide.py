@@ -490,13 +490,13 @@ def _diff(fix: str, *more: str) -> Command:
 
 
 def _sweep(fix: str) -> Command:
-    return Command("sweep", ("--fix", fix))
+    return Command("pack sweep", ("--fix", fix))
 
 
 def _by_hand(fix: str) -> Hint:
     if _is_unproved(fix):  # no scene shows anything of it
         again = "reinstall the package; or, if that release should have the fix, begin the fix again in its pack, with "
-        return Hint(f"{again}`new` and a diff made on this release")
+        return Hint(f"{again}`unhang pack new` and a diff made on this release")
     by_hand = f"reinstall the package, or change it by hand: `{explain(fix)}`; to see what it does: "
     return Hint(by_hand, _diff(fix, "--run"))
 

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from unhang.errors import UnhangError, joined
+from unhang.job.strikes import CANNOT, Harm, Struck
 from unhang.judge import elsewhere
 from unhang.judge.decide import (
     APPLIED,
@@ -80,11 +81,38 @@ class Finding(NamedTuple):
     """The stale bytecode of the function's file, and of that on which the target depends."""
     source: Verdict | None = None
     """The verdict on the source alone, where stale bytecode makes it false."""
+    struck: Struck | None = None
+    """What the fix is to the job; None if nothing was said of a job."""
+    decides: tuple[str, ...] = ()
+    """The settings that decide that, with values and where they are set; or those that would."""
+    harms: tuple[Harm, ...] = ()
+    """What the fix would do to the job, or may."""
+    needs: tuple[str, ...] = ()
+    """The fixes without which this one harms a job here, and that are not in place."""
+    along: tuple[str, ...] = ()
+    """The fixes that need this one beside them, which was not chosen itself."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to do here."""
         return self.verdict.verdict in SETTLED or (self.accepted and not self.to_write)
+
+    @property
+    def cannot_strike(self) -> bool:
+        """Whether the job's settings rule the defect out."""
+        return self.struck is not None and self.struck.word == CANNOT
+
+    @property
+    def harm(self) -> Harm | None:
+        """The first of these that is sure."""
+        return next((each for each in self.harms if each.holds), None)
+
+    @property
+    def left(self) -> bool:
+        """Whether something is left to do for the job: it may be struck, or what is in place harms it."""
+        if self.settled:
+            return self.verdict.verdict == APPLIED and self.harm is not None
+        return not self.cannot_strike
 
     @property
     def to_write(self) -> bool:

@@ -77,7 +77,7 @@ def refuse_edited(fixes: Iterable[str]) -> None:
     """Raise UnhangError ``bad-pack`` where the codemod of a pack's fix is missing, or edited since its results were."""
     for fix in dict.fromkeys(fixes) if packs.others() else ():
         if catalog.pack_of(fix).folder and is_edited(fix, catalog.facts(fix).get("codemod")):
-            why = "it was edited since its results were recorded: undo that, or record them with `unhang sweep`"
+            why = "it was edited since its results were recorded: undo that, or record them with `unhang pack sweep`"
             raise packs.bad(path(fix), why)
 
 

@@ -107,7 +107,7 @@ def load(folder: str) -> Pack:
     path = os.path.join(folder, "pack.json")
     if not os.path.lexists(path):
         hint = (
-            "name the folder that has pack.json (`unhang new ID --pack DIR` begins one), or reinstall the pack; "
+            "name the folder that has pack.json (`unhang pack new ID --pack DIR` begins one), or reinstall the pack; "
             "`unhang revert` works without it: drop its --pack, or pass --no-packs if UNHANG_PACKS names it"
         )
         raise UnhangError("no-pack", "there is no pack in this folder", path=folder, hint=hint)

@@ -108,6 +108,7 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
             )
     planned: dict[tuple[str, tuple[Target, ...]], FilePlan | _Failure] = {}
     while True:
+        _block_alone(blocked, findings)
         wanted = (finding for finding in findings if is_to_rewrite(finding) and not _is_blocked(finding, blocked))
         results = []
         for path, group in _by_path(wanted).items():
@@ -124,6 +125,28 @@ def plan(findings: Sequence[Finding], originals: Mapping[str, Original], held: I
         first = failures[0].finding
         hint = f"compare the function with `{explain(first.target.fix)}`, or reinstall the package"
         _block(blocked, first, failures[0].reason, hint)
+
+
+def _block_alone(blocked: dict[tuple[Installation, str], Blocked], findings: Sequence[Finding]) -> None:
+    """Block what would harm a job without its companion, where that one is blocked or was left out.
+
+    And what was only to come along with what is blocked.
+    """
+    there = {it.target.fix for it in findings}
+    while True:
+        before, out = len(blocked), {fix for _, fix in blocked}
+        for it in filter(is_to_rewrite, findings):
+            fix = it.target.fix
+            for other in (name for name in it.needs if name not in there or name in out):
+                why = next(each.why for each in catalog.fix(fix).companions if each.fix == other)
+                how = "is blocked" if other in there else "--skip leaves out"
+                hint = f"see what blocks {other}" if other in there else f"do not skip {other}, or skip {fix} too"
+                _block(blocked, it, f"it must not go in without {other}, which {how}: {why}", hint)
+            if it.along and out.issuperset(it.along):
+                why = f"it was to come along with {it.along[0]}, which is blocked"
+                _block(blocked, it, why, f"see what blocks {it.along[0]}")
+        if len(blocked) == before:
+            return
 
 
 def _is_blocked(finding: Finding, blocked: Collection[tuple[Installation, str]]) -> bool:

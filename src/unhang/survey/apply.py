@@ -10,6 +10,7 @@ from typing import NamedTuple
 from unhang.errors import UnhangError
 from unhang.find.bytecode import cached, caches
 from unhang.records import Request
+from unhang.rewrite.harm import weighed
 from unhang.rewrite.plan import Blocked, FilePlan, Plan, is_to_rewrite
 from unhang.shapes import catalog
 from unhang.store import rehearsal, state
@@ -86,7 +87,7 @@ def _in_one_go(survey: Survey, request: Request) -> Applied:
         with locked(wanted, where) as held:
             now = again(survey.search, request)
             if plan is None or now.findings != survey.findings:
-                plan = planned(now.findings, now.receipts, _held(now, request))
+                plan = _planned(now, request)
             by_root = _by_root(plan)
             if not by_root.keys() <= wanted:
                 continue  # somebody else wrote meanwhile: take all locks again, in their order
@@ -108,7 +109,7 @@ def rehearse(survey: Survey, request: Request) -> Applied:
 
     Raises UnhangError as `apply` does if nothing could be written at all.
     """
-    plan = planned(survey.findings, survey.receipts, _held(survey, request))
+    plan = _planned(survey, request)
     by_root, where = _by_root(plan), caches(survey.search)
     failed = {}
     for root, files in by_root.items():
@@ -134,6 +135,12 @@ def _applied(
         tuple(file for file in group if file.installation.real_root not in failed) for group in (plan.files, plan.stale)
     )
     return Applied(plan, files, failed, recovered, left, cleared)
+
+
+def _planned(survey: Survey, request: Request) -> Plan:
+    """Return the plan. Raises as ``trial.planned``."""
+    findings, harmful = weighed(survey.findings, request)
+    return planned(findings, survey.receipts, [*_held(survey, request), *harmful])
 
 
 def _held(survey: Survey, request: Request) -> list[Blocked]:
@@ -166,7 +173,7 @@ def _name_overlay(error: UnhangError) -> UnhangError:
 def _plan_early(survey: Survey, request: Request) -> Plan | None:
     """Return the plan, made without a lock; None if the receipt is inconsistent."""
     try:
-        return planned(survey.findings, survey.receipts, _held(survey, request))
+        return _planned(survey, request)
     except UnhangError as error:
         if error.code != "bad-receipt":
             raise

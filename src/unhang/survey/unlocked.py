@@ -47,10 +47,12 @@ def planned_without_lock(request: Request, *, unknown: bool = False) -> tuple[Su
                 break
         elif before == _stamps(search):
             if error is None and not survey.interrupted:
+                from unhang.rewrite.harm import weighed
                 from unhang.rewrite.plan import plan
 
-                held = _held(survey) if request.writer[0] == "overlay" else ()
-                return survey, plan(survey.findings, kept, held)
+                held = _held(survey) if request.writer[0] == "overlay" else []
+                findings, harmful = (survey.findings, []) if unknown else weighed(survey.findings, request)
+                return survey, plan(findings, kept, [*held, *harmful])
             if error is not None and last is not None:  # twice, although nobody wrote: a rollback leaves no other trace
                 raise error
             last = error

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
-from unhang.judge import accept
+from unhang.judge import accept, companions
 from unhang.judge.decide import FIXED_UPSTREAM, NEEDED
 from unhang.judge.findings import Finding, PastTable, judge
 from unhang.records import Environment, Request, Search
@@ -66,7 +66,7 @@ def again(search: Search, request: Request) -> Survey:
             else:
                 receipts += [receipt] if receipt else []
         past = history.past(receipts)
-    fixes = [catalog.fix(name) for name in request.fixes]
+    fixes = [catalog.fix(name) for name in (*request.fixes, *request.companions)]
     judged = judge(search.installations, fixes, past, request.script, search.packages)
     was_interrupted = interrupted(search)
     findings = tried(accept.named(judged, request.accepted), receipts)
@@ -82,6 +82,14 @@ def again(search: Search, request: Request) -> Survey:
         from unhang.judge import stale
 
         findings = stale.judged(findings, search)
+    findings = companions.along(findings, request.companions, request.skipped)
+    if request.job is not None:
+        from unhang.survey import jobs  # it imports ast
+
+        findings = jobs.told(findings, request.job, search.installations)
+        warnings += request.job.notes
+    else:
+        findings = companions.with_harms(findings, search.installations)
     if request.writer[0] != "wheel":  # a token may be for another of its wheels
         warnings += accept.unused(request.accepted, findings)
     known = (*search.warnings, *(text for text in warnings if text not in search.warnings))

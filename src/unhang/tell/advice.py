@@ -22,7 +22,7 @@ def after_lock(findings: Sequence[Finding], request: Request) -> list[str]:
     if not findings:
         return ["nothing to judge: these fixes have no target in what is pinned"]
     copies = ", in untouched copies" * any(it.verdict.code == BY_RELEASE for it in findings)
-    left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if not it.settled}
+    left = {(it.installation, it.target.fix, it.verdict.verdict) for it in findings if it.left}
     if not left:
         return [f"nothing left to do{copies}"]
     lines = [f"{counted(verdict for _, _, verdict in left)}{copies}"]

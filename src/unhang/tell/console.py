@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unhang import gate, suggest
+from unhang.errors import joined
 from unhang.find.git_info import commits
 from unhang.judge.decide import BY_SHAPE_CHECK
 from unhang.judge.findings import Finding
@@ -71,20 +72,29 @@ def _bare(output_format: str, what: Report) -> None:
         say("interrupted: a run did not get to its end")
 
 
-def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
+def applied(
+    request: Request, done: Applied, receipts: Iterable[Receipt], findings: Sequence[Finding] = (), others: str = ""
+) -> None:
     """Print what ``apply`` did, how to undo it, and what is next: the other nodes, and the job.
 
-    ``receipts`` are those that it left.
+    ``receipts`` and ``findings`` are those that it left, ``others`` says what its options left out.
     """
     for path in (path for file in done.cleared for path in file.bytecode):
         note(f"deleted stale bytecode: {path}")
     is_whole = not (done.plan.blocked or done.failed)
     if not done.files and done.cleared:
         _next(done.cleared, is_whole)
-        return
-    if not done.files:
-        note(NOTHING + ("" if done.plan.blocked else ": there was nothing left to do"))
-        return
+    elif not done.files:
+        note(NOTHING + ("" if done.plan.blocked or others else ": there was nothing left to do"))
+    else:
+        _patched(request, done, receipts)
+        beside(done.files, findings, request)
+        _next(done.files, is_whole)
+    if others:
+        note(others)
+
+
+def _patched(request: Request, done: Applied, receipts: Iterable[Receipt]) -> None:
     wrote = {
         (file.installation.real_root, file.installation.upstream, step.target.fix)
         for file in done.files
@@ -98,15 +108,33 @@ def applied(request: Request, done: Applied, receipts: Iterable[Receipt]) -> Non
     }
     undo = " && ".join(suggest.undo(request, wrote, listed))
     note(f"patched {count(len(done.files), 'file')}; to undo: {undo}")
-    _next(done.files, is_whole)
 
 
-def would_apply(files: Sequence[FilePlan], request: Request) -> None:
-    """Print what ``apply`` would do to these files, what that means for a job, and the command that does it."""
+def beside(files: Iterable[FilePlan], findings: Sequence[Finding], request: Request) -> None:
+    """Print which of the written fixes came along, and what they may do to the job."""
+    done = {step.target.fix for file in files for step in file.steps}
+    written = [it for it in findings if it.target.fix in done]
+    for name, along in {it.target.fix: it.along for it in written if it.along}.items():
+        why = next((it.why for it in catalog.fix(along[0]).companions if it.fix == name), "")
+        note(f"{name} came along: {along[0]} needs it here{why and f': without it, {why}'}")
+    if unsure := report.uncertain(written, request):
+        note(unsure)
+
+
+def would_apply(
+    files: Sequence[FilePlan], request: Request, findings: Sequence[Finding] = (), others: str = ""
+) -> None:
+    """Print what ``apply`` would do to these files, what that means for a job, and the command that does it.
+
+    ``findings`` and ``others`` are as ``applied`` has them.
+    """
     note(f"would patch {count(len(files), 'file')}; nothing was written")
+    beside(files, findings, request)
     _consequences(files)
     if files:
         note(f"next, on every node:\n  {suggest.command('apply', request)}")
+    if others:
+        note(others)
 
 
 def would_clear(files: Iterable[FilePlan]) -> None:
@@ -115,12 +143,15 @@ def would_clear(files: Iterable[FilePlan]) -> None:
         say(f"would delete stale bytecode: {path}")
 
 
-def overlay(folder: str, modules: Sequence[str], planned: Plan, written: bool) -> None:
+def overlay(
+    folder: str, modules: Sequence[str], planned: Plan, written: bool, request: Request, findings: Sequence[Finding]
+) -> None:
     """Print what an overlay holds, how a job uses it, and that all of its nodes must."""
     done = "written" if written else f"{NOTHING}: it was there already"
     note(f"overlay of {count(len(modules), 'module')} in {folder}: {done}")
     if modules:
         variable = f"PYTHONPATH={suggest.line(folder)}"
+        beside(planned.files, findings, request)
         _consequences(planned.files)
         note(f"next: start the job, on every node, with {variable} (before what PYTHONPATH holds already)")
 
@@ -338,26 +369,35 @@ def unmet(
     return sentences
 
 
-def summary(findings: Sequence[Finding], request: Request, collides: UnhangError | None = None) -> str:
+def summary(
+    findings: Sequence[Finding], request: Request, collides: UnhangError | None = None, others: str = ""
+) -> str:
     """Return what is left to do in one line, and the next command in a line of its own.
 
-    ``collides`` is the error with which ``apply`` would refuse.
+    ``collides`` is the error with which ``apply`` would refuse; ``others`` says what the options left out.
     """
     if not findings:
-        return report.NONE
-    left = [finding for finding in findings if not finding.settled]
+        return joined(report.NONE, others)
+    left = [finding for finding in findings if finding.left]
     todo = {(finding.installation, finding.target.fix, finding.verdict.verdict) for finding in left}
-    digest = f"(digest {report.digest(findings)})"
+    digest = joined(f"(digest {report.digest(findings)})", others)
     if not todo:
+        what = " of these fixes" * bool(others) + " for this job" * (request.job is not None)
         but = ", but read the notes above" if any(finding.notes for finding in findings) else ""
-        return f"nothing left to do{but} {digest}"
+        return f"nothing left to do{what}{but} {digest}"
     counts = counted((verdict for _, _, verdict in todo), terminal.width(sys.stdout))
     if collides:
         return f"{counts} {digest}; {collides.message}: {collides.hint}"
     to_write = [it for it in left if it.verdict.to_rewrite or it.overlay or it.source or it.to_write]
-    blocked = {(it.installation, it.target.fix) for it in left if it not in to_write}
+    blocked = {(it.installation, it.target.fix) for it in left if it not in to_write or it.harm}
     if any((it.installation, it.target.fix) not in blocked for it in to_write):
         return f"{counts} {digest}; next, on every node:\n  {suggest.command('apply', request)}"
     if any(finding.result for finding in left):
         return f"{counts} {digest}; next:\n  {suggest.command('diff', request, '--unknown')}"
+    harmful = next((it for it in left if it.harm), None)
+    if harmful is not None and (harm := harmful.harm) is not None:
+        fix = harmful.target.fix
+        command = ("revert", "--fix", fix) if harmful.settled else ("apply", "--fix", fix, "--even-if", harm.condition)
+        how = "to take it back" if harmful.settled else "to write it all the same"
+        return f"{counts} {digest}; {fix} {harm.words}; {how}:\n  {suggest.command(command[0], request, *command[1:])}"
     return f"{counts} {digest}; see the help above"

@@ -20,10 +20,12 @@ def build(*commands: str) -> str:
     return f"next, in the Dockerfile, below the line that installs them:\n  RUN {run} 2>&1"
 
 
-def summary(findings: Sequence[Finding], request: Request, collides: UnhangError | None = None) -> str:
+def summary(
+    findings: Sequence[Finding], request: Request, collides: UnhangError | None = None, others: str = ""
+) -> str:
     """Return as ``console.summary`` what is left to do; the next command is one for the build of the image."""
-    first, _, _ = console.summary(findings, request, collides).partition("; next")
-    left = [it for it in findings if not it.settled]
+    first, _, _ = console.summary(findings, request, collides, others).partition("; next")
+    left = [it for it in findings if it.left]
     if collides or not left:
         return first
     lines = dict.fromkeys(

@@ -9,7 +9,7 @@ from unhang import gate
 from unhang.tell import sarif
 from unhang.tell.report import Report
 
-_SEVERITY = {"error": "major", "warning": "minor"}
+_SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 
 
 def document(what: Report, folder: str) -> str:

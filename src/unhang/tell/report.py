@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.errors import UnhangError
+from unhang.errors import UnhangError, joined
 from unhang.judge.decide import ACCEPTED, APPLIED, UNLISTED, URGENCY
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
@@ -18,7 +18,20 @@ from unhang.records import Environment, Request, Search
 from unhang.shapes import catalog
 from unhang.suggest import Command, Hint, command, complete
 from unhang.tell import terminal
-from unhang.tell.rows import REVERTED, WOULD_APPLY, counted, folded_away, is_settled, row, together
+from unhang.tell.rows import (
+    REVERTED,
+    WOULD_APPLY,
+    counted,
+    folded_away,
+    is_ruled_out,
+    is_settled,
+    ordered,
+    row,
+    ruled_out,
+    struck,
+    together,
+    warned,
+)
 
 PATCH_ALL = (
     "Patch every node of a job, or none: the rewrites change which collectives a rank issues, and a job whose nodes "
@@ -131,7 +144,7 @@ def numbers_marked(findings: Iterable[Finding], request: Request) -> str:
 
 def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], list[str]]:
     """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left."""
-    to_come = {it.target.fix for it in findings if it.verdict.to_rewrite or it.to_write or it.source}
+    to_come = {it.target.fix for it in findings if (it.verdict.to_rewrite or it.to_write or it.source) and not it.harm}
     names = changing(to_come)
     if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
         return names, []
@@ -233,7 +246,7 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
         if not os.path.join(installation.package_dir, "").startswith(os.path.join(installation.root, "")):
             below.insert(0, f"  a link to {installation.package_dir}")
         lines += ["", *(terminal.wrapped(gate.line(line), width) for line in (title, *below))]
-        settled = []
+        settled, ruled, shown = list[Finding](), list[Finding](), list[Finding]()
         if pin is not None and len(group) > 1 and all(it.verdict.verdict == UNLISTED for it in group) and not verbose:
             words += [UNLISTED] * len(group)
             lines += together(group, colour=colour, width=width)
@@ -242,11 +255,19 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
             word = _word(report, finding, is_now=_key(finding) in now)
             words.append(word)
             is_asked = verbose or finding.target.fix in report.request.required
-            if is_asked or word == REVERTED or _key(finding) in now or not is_settled(finding):
-                lines += row(finding, word, verbose=verbose, colour=colour, width=width)
+            if is_asked or word == REVERTED or _key(finding) in now:
+                shown.append(finding)
+            elif is_ruled_out(finding):
+                ruled.append(finding)
             else:
-                settled.append(finding)
-        lines += filter(None, [terminal.wrapped(folded_away(settled), width)])
+                (settled if is_settled(finding) else shown).append(finding)
+        groups = ordered(shown)
+        for name, those in groups:
+            lines += [f"  {name}:"] * (len(groups) > 1)
+            for finding in those:
+                word = _word(report, finding, is_now=_key(finding) in now)
+                lines += row(finding, word, verbose=verbose, colour=colour, width=width)
+        lines += (terminal.wrapped(line, width) for line in (ruled_out(ruled), folded_away(settled)) if line)
     if report.changed is not None:
         count = f"{counted(words, width)} (digest {digest(report.findings)})" if words else NONE
         lines += ["", terminal.wrapped(count, width)]
@@ -260,8 +281,9 @@ def text_report(report: Report, *, verbose: bool = False, colour: bool = False, 
 
 def reasons_shown(report: Report) -> frozenset[str]:
     """Return the reasons that the rows of the text report have, which what follows need not repeat."""
-    rows = (finding for _, group in by_installation(report.findings) for finding in group)
-    return frozenset(finding.verdict.detail for finding in rows if not finding.settled and finding.verdict.detail)
+    rows = [finding for _, group in by_installation(report.findings) for finding in group if not finding.settled]
+    harms = (finding.harm.sentence for finding in rows if finding.harm)
+    return frozenset((*(finding.verdict.detail for finding in rows if finding.verdict.detail), *harms))
 
 
 def github_report(report: Report) -> str:
@@ -271,20 +293,24 @@ def github_report(report: Report) -> str:
         for finding in group:
             verdict = finding.verdict
             word = _word(report, finding, is_now=_is_done(report, finding))
-            kind = "notice" if finding.settled or word == REVERTED else "error"
+            is_left = finding.left and word != REVERTED
+            kind = "error" if is_left else "notice"
             place = finding.installation
             # a lock file may pin several on one line
             of = f" in {place.upstream} {place.version or '(no version)'}" if place.pin else ""
-            text = ": ".join(filter(None, (word + of, verdict.detail)))
+            fix = catalog.fix(finding.target.fix)
+            about = joined(fix.what, struck(finding) or fix.when, *warned(finding)) if is_left else struck(finding)
+            text = ": ".join(filter(None, (word + of, joined(about, verdict.detail))))
             text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
-            title = f"unhang {finding.target.fix} ({catalog.fix(finding.target.fix).grade})"
+            title = f"unhang {fix.id} ({fix.grade})"
             path = finding.seen.path
             at = {"line": str(finding.seen.line)} if finding.seen.line else {}
             lines.append(gate.command(kind, text, file=path, **at, title=title))
             lines += [gate.command("warning", note, file=path, title=title) for note in finding.notes]
     lines += [gate.command("warning", warning, title="unhang") for warning in report.search.warnings]
     lines += [gate.command("notice", line, title="unhang packs")] if (line := packs_line()) else []
-    numbers_line = numbers_to_come(report.findings, report.request)
+    is_left = any(it.left for it in report.findings)
+    numbers_line = numbers_to_come(report.findings, report.request) if is_left else ""
     lines += [gate.command("notice", numbers_line, title="unhang numbers")] if numbers_line else []
     other = differs(report.expected, report.findings)
     lines += [gate.command("error", other, title="unhang digest")] if other else []
@@ -319,12 +345,48 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
         "overlay": finding.overlay,
         "accepted": finding.accepted and finding.settled,
         "assumes": catalog.fix(target.fix).manifest.get("assumes") if finding.result or finding.accepted else None,
+        **for_job(finding),
     }
     if pin := installation.pin:
         row["pin"] = {**pin._asdict(), "extras": list(pin.extras)}
     if link := finding.seen.link or finding.replaced:
         row["link"] = link
     return row if changed is None else {**row, "changed": _is_changed(finding, changed)}
+
+
+def for_job(finding: Finding) -> dict[str, Any]:
+    """Return what JSON and SARIF have of what a fix is to the job."""
+    found = finding.struck
+    return {
+        "strikes": found and {"word": found.word, "names": list(found.names), "why": list(finding.decides)},
+        "leave_out": [
+            {"condition": it.condition, "effect": it.leave_out.effect, "why": it.leave_out.why, "holds": it.holds}
+            for it in finding.harms
+        ],
+        "needs": list(finding.needs),
+    }
+
+
+def left_out(others: Sequence[str], request: Request) -> str:
+    """Return a sentence on the needed fixes that the options have left out; empty for none."""
+    options = " and ".join(dict.fromkeys(name for name, _ in request.chosen if name in ("--fix", "--skip", "--kind")))
+    if len(others) == 1:
+        return f"{others[0]} is needed here too; {options} left it out"
+    return f"{len(others)} other fixes are needed here; {options} left them out" if others else ""
+
+
+def uncertain(findings: Iterable[Finding], request: Request) -> str:
+    """Return one line on what fixes may do to a job, where nothing decides it; empty if they do no harm."""
+    found: dict[str, None] = {}
+    names: dict[str, None] = {}
+    for it in findings:
+        for harm in (each for each in it.harms if each.holds is None):
+            found[f"{it.target.fix} {harm.words}"] = None
+            names.update(dict.fromkeys(harm.names))
+    if not found:
+        return ""
+    how = "--job FILE tells" if request.job is None else f"it depends on {', '.join(names)}; --setting tells it"
+    return f"look before you start: {'; '.join(found)}; {how}"
 
 
 def _word(report: Report, finding: Finding, *, is_now: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from unhang import gate
 from unhang.errors import joined
+from unhang.job.strikes import CANNOT, STRIKES, UNKNOWN
 from unhang.judge.decide import (
     ACCEPTED,
     APPLIED,
@@ -52,6 +53,8 @@ COLOURS = {
 }
 ABOVE = "its row above says why"
 """What stands for the reason where the report has shown it."""
+_GROUPS = ("hangs and aborts", "wrong values", "nobody has said what these do")
+_STRIKING = (STRIKES, UNKNOWN, CANNOT)
 _LEFT, _WIDE = 26, 72  # the columns of a mark and a fix; and the width from which on what is wrong begins in one
 _MOST = 3  # so many lines that differ are shown
 _STATES = {
@@ -65,7 +68,26 @@ _STATES = {
 def is_settled(finding: Finding) -> bool:
     """Return whether a report may count a finding instead of showing it: nothing is left to do, or to know."""
     is_sure = finding.verdict.code not in (BY_SHAPE_CHECK, ACCEPTED)
-    return finding.settled and is_sure and not finding.notes
+    return finding.settled and is_sure and not finding.notes and not finding.left
+
+
+def is_ruled_out(finding: Finding) -> bool:
+    """Return whether a report may count a finding, since the defect cannot strike the job."""
+    return not finding.settled and not finding.left
+
+
+def ordered(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Return the findings in groups by what the defect does to a job, what strikes it first."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda it: _STRIKING.index(it.struck.word if it.struck else UNKNOWN)):
+        groups.setdefault(_group(finding), []).append(finding)
+    return [(name, groups[name]) for name in _GROUPS if name in groups]
+
+
+def _group(finding: Finding) -> str:
+    kinds = catalog.fix(finding.target.fix).kinds
+    is_first = not {*kinds}.isdisjoint(("hang", "abort"))
+    return _GROUPS[0 if is_first else 1 if kinds else 2]
 
 
 def row(finding: Finding, word: str, *, verbose: bool = False, colour: bool = False, width: int = 0) -> list[str]:
@@ -121,6 +143,33 @@ def folded_away(findings: Sequence[Finding]) -> str:
     return f"  {len(findings)} settled: {words} (-v shows each)" if findings else ""
 
 
+def ruled_out(findings: Sequence[Finding]) -> str:
+    """Return one line that counts what cannot strike the job; empty for nothing."""
+    words = counted(finding.verdict.verdict for finding in findings)
+    return f"  cannot strike this job: {words} (-v shows each, with the setting that decides)" if findings else ""
+
+
+def struck(finding: Finding) -> str:
+    """Return whether the defect strikes the job, and what decides that; empty if nothing is known of a job."""
+    if finding.struck is None or finding.settled:
+        return ""
+    decides = ", ".join(finding.decides)
+    if finding.struck.word == STRIKES:
+        return f"strikes this job: {decides}"
+    if finding.struck.word == CANNOT:
+        return f"cannot strike this job: {decides}"
+    return f"may strike this job, depending on {decides}" if decides else ""
+
+
+def warned(finding: Finding, *, verbose: bool = False) -> list[str]:
+    """Return what the fix would do to the job, or may, and what it needs beside it, a clause each."""
+    if not (finding.verdict.to_rewrite or finding.result or finding.verdict.verdict == APPLIED):
+        return []
+    lines = [it.sentence if it.holds or verbose else it.words for it in finding.harms]
+    lines += [f"needs {name} beside it here" for name in finding.needs]
+    return lines + ([f"comes along with {', '.join(finding.along)}"] if finding.along else [])
+
+
 def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
     """Return the row as one line, for a log: fields with two spaces between them."""
     fix, verdict = catalog.fix(finding.target.fix), finding.verdict
@@ -147,7 +196,7 @@ def _about(finding: Finding, word: str) -> tuple[str, str, str]:
     fix = catalog.fix(finding.target.fix)
     is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
     changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
-    when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else ""
+    when = struck(finding) or (fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) else "")
     return fix.what, when, "changes numbers" if changes else ""
 
 
@@ -161,6 +210,7 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
     if verbose:
         yield f"{target.file}  {target.function}"
         yield from _later(finding)
+    yield from map(gate.line, warned(finding, verbose=verbose))
     if finding.replaced:
         yield f"in place of a link to {gate.line(finding.replaced)}"
     elif seen.link and seen.problem is None:

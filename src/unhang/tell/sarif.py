@@ -15,7 +15,7 @@ from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Fix
-from unhang.tell import report
+from unhang.tell import report, rows
 from unhang.tell.report import Report
 
 _ROOT = "%SRCROOT%"  # the name that viewers know
@@ -56,7 +56,7 @@ def document(what: Report, folder: str) -> str:
 def results(what: Report, folder: str) -> list[dict[str, Any]]:
     """Return the results of ``check``: what is left to do, and what is settled with a note. See ``document``."""
     folder = os.path.realpath(folder)
-    return [_result(found, folder) for found in what.findings if not found.settled or found.notes]
+    return [_result(found, folder) for found in what.findings if not found.settled or found.left or found.notes]
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _result(found: Finding, folder: str) -> dict[str, Any]:
     target, verdict, place = found.target, found.verdict, found.installation
-    title = catalog.fix(target.fix).title
+    title, about = catalog.fix(target.fix).title, [*filter(None, [rows.struck(found)]), *rows.warned(found)]
     copy = "an untouched copy of " if place.pin else ""
     where = f"{verdict.verdict} in {target.function} of {copy}{place.upstream} {place.version or '(no version)'}"
     hint = verdict.hint and f"do: {verdict.hint}"
@@ -88,8 +88,8 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
         identity += [os.path.relpath(found.seen.place, folder), pin.version, pin.told]
     return {
         "ruleId": target.fix,
-        "level": "warning" if found.settled else "error",
-        "message": {"text": gate.sarif(joined(title, where, verdict.detail, *found.notes, hint))},
+        "level": "error" if found.left else "warning" if found.settled else "note",
+        "message": {"text": gate.sarif(joined(title, where, *about, verdict.detail, *found.notes, hint))},
         "locations": [
             {
                 "physicalLocation": {
@@ -100,7 +100,12 @@ def _result(found: Finding, folder: str) -> dict[str, Any]:
             }
         ],
         "partialFingerprints": {"unhang/v1": hashlib.sha256(json.dumps(identity).encode()).hexdigest()},
-        "properties": {"verdict": verdict.verdict, "code": verdict.code, "shape": found.seen.shape},
+        "properties": {
+            "verdict": verdict.verdict,
+            "code": verdict.code,
+            "shape": found.seen.shape,
+            **report.for_job(found),
+        },
     }
 
 

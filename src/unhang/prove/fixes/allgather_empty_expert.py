@@ -75,6 +75,20 @@ YOURS = CASES[0]  # the smallest job: the sizes only change how likely an empty 
 RULED_OUT = ("ep", "with EP 1 every rank has all experts, and so the tokens of all")
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    of_each = moe_layer.EXPERTS // case.topology.ep
+    chosen = [it for kind in _kinds(case) if kind != _FEW and (it := _CHOSEN[kind])]
+    return {
+        "moe_permute_fusion": case.options.get("fusion", True),
+        "moe_token_dispatcher_type": case.options.get("dispatcher", "allgather"),
+        "expert_model_parallel_size": case.topology.ep,
+        "a rank whose experts get no token": any(
+            len({one // of_each for one in it}) < case.topology.ep for it in chosen
+        ),
+    }
+
+
 def about(installed: Mapping[str, str]) -> str:
     """Return the remark for the versions of the installed ``DISTRIBUTIONS``."""
     stand_in = "the proof's fused permutation is a stand-in, because a CPU cannot run Transformer Engine's"

@@ -50,6 +50,7 @@ CASES = (
     Case("whole", _ONE, PASSED, options=_cut([8]), core=True),
     Case("whole-seq", _TWO, PASSED, options=_cut([8], _MEAN), core=True),
     Case("whole-no-number-of-rows", _TWO, PASSED, options=_cut([8], _SUM, has_size=False), core=True),
+    Case("rejected-tokens", _ONE, PASSED, options=_cut([8], rejected=True), core=True, patched=DIFFERS),
 )
 _LOSS, _BY_ITSELF = "value_loss", "compute_value_loss"
 _CUTS = ((8,), (4, 4), (1, 2, 5), (1,) * 8)
@@ -103,7 +104,8 @@ def settings(case: Case) -> dict[str, Any] | None:
         return None
     return {
         **{"version verl": "0.8.0", "critic.enable": None, "adv_estimator": "gae", "use_legacy_worker_impl": None},
-        **{"ranks": case.topology.world, "loss_agg_mode": options["mode"]},
+        **{"ranks": case.topology.world, "critic.loss_agg_mode": options["mode"]},
+        **{"rollout_rs": "token_k1" if options.get("rejected") else None, "program": "verl.trainer.main_ppo_sync"},
         "several micro-batches": len(options["sizes"]) > 1,
         "a row has no token that counts": options.get("masked", False),
     }
@@ -197,7 +199,7 @@ def on_rank(case: Case, rank: int) -> Result | None:
     if by_itself and options["mode"] != "token-mean" and "loss_agg_mode" not in known:
         return None
     weights = _weights()
-    tokens = rows.mask.sum()
+    tokens = (rows.answers if options.get("rejected") else rows.mask).sum()
     dist.all_reduce(tokens)
     numbers = {"dp_size": case.topology.world, "batch_num_tokens": tokens.item()}
     if options.get("has_size", True):
@@ -348,5 +350,7 @@ def _rows(case: Case, rank: int) -> Rows:
     mask = answers.clone()
     if case.options.get("masked"):
         mask[5] = 0
+    if case.options.get("rejected"):  # by a trainer that then counts the tokens of whole answers
+        mask[:, ::2] = 0
     features = torch.randn(_ROWS, _RESPONSE, _WIDTH)
     return Rows(features, torch.randn(_ROWS, _RESPONSE), torch.randn(_ROWS, _RESPONSE), answers, mask)

@@ -180,6 +180,18 @@ YOURS = next(case for case in CASES if case.name == "alltoall-cuts")
 RULED_OUT = ("ep", "with EP 1 every rank has all experts and waits for no other rank's tokens")
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets. One rank that is called alone is one of several."""
+    options = case.options
+    called = options.get("calls", ())
+    return {
+        "moe_grouped_gemm": options.get("grouped", True),
+        "expert_model_parallel_size": 2 if called else case.topology.ep,
+        "a rank whose experts get no token": "no row" in called if called else not options.get("compare"),
+        "a grouped GEMM that fails on no row": bool(options.get("cuts") or options.get("fails")),
+    }
+
+
 def about(installed: Mapping[str, str]) -> str:
     """Return the remark for the versions of the installed ``DISTRIBUTIONS``."""
     version = next((installed[name] for name in DISTRIBUTIONS if name in installed), None)

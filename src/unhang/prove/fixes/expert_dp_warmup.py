@@ -55,6 +55,7 @@ CASES = (
     _case("tp2-cp2-ep2-etp2-8", _TP._replace(cp=2, etp=2)),
     _case("ep4-4", _FOUR._replace(ep=4)),
     _case("ep2-8-instances", _EIGHT._replace(instances=2), core=True),
+    _case("ep2-4-unsharded", _FOUR, sharded=False)._replace(patched=DIFFERS),
 )
 _THROUGH_SWIFT = {"function": _SWIFT}
 CASES_BY_UPSTREAM = {
@@ -117,6 +118,16 @@ class Seen(NamedTuple):
     """Its first use of each communicator of several ranks in the first step, sorted."""
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets. Ranks that pose as ranks of NCCL have GPUs whose memory is full."""
+    is_of_nccl = case.options.get("backend", "nccl") not in _NOT_SERVED and not case.options.get("ready")
+    return {
+        "expert_model_parallel_size": case.topology.ep,
+        "use_distributed_optimizer": case.options.get("sharded", True),
+        "GPU memory that is nearly full when NCCL starts": is_of_nccl,
+    }
+
+
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job. Without replicas of experts, only some releases have a group to warm up."""
     options: dict[str, Any] = dict(_THROUGH_SWIFT) if upstream == "ms-swift" else {}
@@ -166,7 +177,7 @@ def on_rank(case: Case, rank: int) -> Seen:
             uses, made, is_waiting = sorted(watch.uses), [*watch.made], watch.is_waiting
             del watch.uses[:]
             _complete(vars(parallel_state))
-            _step(case.topology)
+            _step(case.topology, options.get("sharded", True))
             in_step = {use.communicator: use for use in reversed(watch.uses) if use.communicator and use.ranks[1:]}
     finally:
         restore()
@@ -186,7 +197,11 @@ def wrong(case: Case, seen: Sequence[Seen]) -> str:
         warm = [use.communicator for use in one.at_start]
         for use in uses:
             if use.communicator not in warm:
-                return f"rank {rank} does not use its group {ranges(use.ranks)} {_COLD}"
+                more = [
+                    ranges(it.ranks) for it in one.at_start if it.communicator not in [of.communicator for of in uses]
+                ]
+                also = f", and uses {', '.join(more)}, which it does not need" if more else ""
+                return f"rank {rank} does not use its group {ranges(use.ranks)} {_COLD}{also}"
     for rank, (one, uses) in enumerate(zip(seen, needed)):
         for use in one.at_start:
             kind = use.kind.replace("_", "")  # torch has several names for it
@@ -208,7 +223,7 @@ def right(case: Case, seen: Sequence[Seen]) -> str:
     return f"{counts} collectives of one element on each rank at initialization"
 
 
-def _step(job: Topology) -> None:
+def _step(job: Topology, sharded: bool) -> None:
     """Run what starts the training of one layer of experts, and its first step.
 
     Up to 0.12 the experts' gradients know no instances of the optimizer. It reduces over the default group there, and
@@ -225,7 +240,7 @@ def _step(job: Topology) -> None:
         num_layers=job.pp, hidden_size=4, num_attention_heads=job.tp, use_cpu_initialization=True, add_bias_linear=False
     )
     config = distributed.DistributedDataParallelConfig(
-        use_distributed_optimizer=True, num_distributed_optimizer_instances=job.instances if has_instances else 1
+        use_distributed_optimizer=sharded, num_distributed_optimizer_instances=job.instances if has_instances else 1
     )
     model = distributed.DistributedDataParallel(layer.config, config, layer)
     model.broadcast_params()
@@ -235,7 +250,7 @@ def _step(job: Topology) -> None:
     if has_instances:
         make = optimizer.get_megatron_optimizer
         gloo = {"use_gloo_process_groups": False} if "gloo" in str(inspect.signature(make)) else {}
-        chosen = optimizer.OptimizerConfig(optimizer="adam", lr=0.001, use_distributed_optimizer=True)
+        chosen = optimizer.OptimizerConfig(optimizer="adam", lr=0.001, use_distributed_optimizer=sharded)
         make(chosen, [model], **gloo).step()
 
 

@@ -49,9 +49,10 @@ CASES = (
     Case("one", Topology(), PASSED),
     Case("tp2-ep2-marked", _TWO, PASSED, options=_MARKED, core=True),
     Case("tp4-ep2-marked", _FOUR, PASSED, options=_MARKED),
+    Case("tp2-ep2-fsdp", _TWO, DIFFERS, _AT, {"fsdp": True}, core=True, patched=DIFFERS),
 )
 GRID = [
-    *(it._replace(name=f"the case {it.name}") for it in CASES),
+    *(it._replace(name=f"the case {it.name}") for it in CASES if it.patched == PASSED),
     *(
         Case(name, topology, untouched, options=options)
         for name, topology, untouched, options in (
@@ -82,6 +83,21 @@ _OTHERS = *(f"bias{number}" for number in range(4)), "weight_scale0", "my_weight
 """Parameters beside the weights, which each rank of shards has in whole: none may be counted twice."""
 _LATER = ("overlap_dispatch_backward_with_experts_wgrad", "moe_use_grouped_tensor")
 """What the constructor of a commit may ask of a configuration, and its closest release lacks."""
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    engine = case.options.get("engine", "2.13")
+    return {
+        "moe_grouped_gemm": True,
+        "moe_single_grouped_weight": False,
+        "tensor_model_parallel_size": case.topology.tp,
+        "expert_model_parallel_size": case.topology.ep,
+        "expert_tensor_parallel_size": case.topology.etp,
+        "use_megatron_fsdp": case.options.get("fsdp", False),
+        "version transformer-engine": "2.13" if engine == "grouped" else engine,
+        "version megatron-core": "0.15.3" if case.options.get("fsdp") else "0.18.2",
+    }
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
@@ -142,6 +158,8 @@ class Seen(NamedTuple):
     """Of each marked parameter the dimension in which it is split, and the stride. With TP 1 they mean nothing."""
     is_upstream: bool
     """Whether the constructor has upstream's own fix: with 0.19 every rank counts what is left here."""
+    whole: dict[str, list[int]]
+    """The sizes that Megatron-FSDP takes each expert for."""
     says: bool
     """Whether the constructor says itself in which dimension a weight is split, as from 0.17 on."""
 
@@ -197,7 +215,8 @@ def on_rank(case: Case, rank: int) -> Seen:
         norm = sum(float(it.get_grad_norm()) ** 2 for it in each) ** 0.5
         zeros = sum(float(it.count_zeros()) for it in each)
         told = [it.told for it in layers]
-        return Seen(norm, zeros, told, marks, is_upstream, is_upstream or "partition_stride" in code.co_consts)
+        whole = _whole(model, topology) if case.options.get("fsdp") else {}
+        return Seen(norm, zeros, told, marks, is_upstream, whole, is_upstream or "partition_stride" in code.co_consts)
 
 
 def wrong(case: Case, ranks: Sequence[Seen]) -> str:
@@ -217,12 +236,30 @@ def wrong(case: Case, ranks: Sequence[Seen]) -> str:
         for name, mark in rank.marks.items():
             if mark != [split[name.partition(".")[0]], 1]:
                 return f"rank {number} says of {name} that it is split by {mark}"
+        for name, sizes in rank.whole.items():
+            if sizes != (due := [_HIDDEN, _WIDE] if name.startswith("fc2") else [_WIDE, _HIDDEN]):
+                return f"Megatron-FSDP of rank {number} takes {name}, which is {due}, for a part of {sizes}"
     return ""
 
 
 def right(case: Case, ranks: Sequence[Seen]) -> str:
     """Return what was seen."""
     return f"{_AT} {ranks[0].norm:.4f} on each rank, as in one process"
+
+
+def _whole(model: Any, topology: Topology) -> dict[str, list[int]]:
+    """Return the sizes that Megatron-FSDP takes each expert for, from the one mesh that it has for all weights."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    fsdp = "megatron.core.distributed.fsdp.src.megatron_fsdp"
+    buffer, utils = (importlib.import_module(f"{fsdp}.{name}") for name in ("param_and_grad_buffer", "utils"))
+    mesh = init_device_mesh("cpu", (topology.world // topology.tp, topology.tp), mesh_dim_names=("dp", "tp"))
+    index = utils.FSDPDistributedIndex(mesh, dp_shard_dim="dp", tp_dim="tp")
+    return {
+        name: list(buffer.make_fsdp_dtensor(param.data, param, index, False, is_expert_param=True).shape)
+        for name, param in model.named_parameters()
+        if name != "norm"
+    }
 
 
 def _due(case: Case, seen: Seen) -> tuple[float, int]:

@@ -53,6 +53,7 @@ CASES = (
     Case("four-ranks", _FOUR, HUNG, _CLIP, _of(_CRITIC, long=2)),
     Case("hybrid-policy-update", _FOUR, HUNG, "rank", _of(_POLICY, long=2, **_HYBRID), core=True),
     Case("hybrid-one-long-rank", _FOUR, HUNG, "rank", _of(_CRITIC, **_HYBRID)),
+    Case("each-by-itself", _PAIR, PASSED, options={"methods": (*_METHODS,), "alone": True}, core=True),
 )
 # the critic, because a branch has upstream's fix of the actor; FSDP's ranks are data parallel, whatever the sizes are
 YOURS = Case("yours", Topology(), HUNG, _CLIP, _of(_CRITIC))
@@ -133,8 +134,10 @@ def settings(case: Case) -> dict[str, Any] | None:
     options, replicas = case.options, case.options.get("replicas", 1)
     if options.get("of") == [_HELPER]:
         return None
+    alone: dict[str, Any] = {"strategy": "fsdp", "fsdp_size": 1}  # fsdp-size-one-no-sync says why
     return {
         **{"strategy": "fsdp2", "fsdp_size": case.topology.world // replicas if replicas > 1 else -1},
+        **(alone if options.get("alone") else {}),
         **{"use_dynamic_bsz": options.get("dynamic", True), "use_legacy_worker_impl": "auto"},
         "ranks": case.topology.world,
         "ranks need different numbers of micro-batches": len({_needed(rows) for rows in _lengths(case)}) > 1,
@@ -222,6 +225,8 @@ def wrong(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
 
 def right(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
     """Return what was seen."""
+    if case.options.get("alone"):
+        return "the ranks wait for nobody, and the results of each are those of one process with its rows"
     return "the ranks run as many micro-batches each, and the results are those of one process with all rows"
 
 
@@ -240,7 +245,7 @@ def _wrong(case: Case, ranks: Sequence[Sequence[Seen | None]]) -> Iterator[str]:
         if _IMAGES in options.get("others", ()):
             due.setdefault(whole, 0)  # older releases do not cut images by their tokens
         forwards, agreed = [one.forwards for one in seen], max(one.agreed for one in seen)
-        if len({*forwards}) > 1 or agreed > due.get(forwards[0], -1):
+        if not options.get("alone") and (len({*forwards}) > 1 or agreed > due.get(forwards[0], -1)):
             yield f"{method}: the ranks run {forwards} micro-batches, and agree on {agreed} numbers"
         for rank, one in enumerate(seen):
             answer = _due(case, rank, method)
@@ -359,13 +364,15 @@ def _model(kind: str) -> Any:
 
 
 def _sharded(case: Case, model: Any) -> Any:
-    """Shard a model over all ranks; with replicas, within each of them."""
+    """Shard a model over all ranks; with replicas, within each of them; or let each rank be by itself."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     replicas = case.options.get("replicas", 1)
     shape = (case.topology.world,) if replicas == 1 else (replicas, case.topology.world // replicas)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "ranks")[-len(shape) :])
+    if case.options.get("alone"):
+        mesh = init_device_mesh("cpu", (case.topology.world, 1), mesh_dim_names=("replicas", "ranks"))["ranks"]
     fully_shard(model.inner, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -425,7 +432,8 @@ def _due(case: Case, rank: int, method: str) -> dict[str, Any]:
     if method in (_LOG_PROB, _VALUES):
         return _plain(model, kind, _rows(case, rank)["input_ids"])
     optimizer = torch.optim.SGD(model.parameters(), _RATE)
-    every = [_rows(case, it) for it in range(case.topology.world)]
+    is_alone = case.options.get("alone", False)
+    every = [_rows(case, it) for it in range(case.topology.world) if it == rank or not is_alone]
     for start in [*range(0, len(_LONG), config.ppo_mini_batch_size)] * config.ppo_epochs:
         part = slice(start, start + config.ppo_mini_batch_size)
         losses = []
@@ -444,7 +452,7 @@ def _due(case: Case, rank: int, method: str) -> dict[str, Any]:
         (sum(losses) / len(every)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
         optimizer.step()
-    shards = case.topology.world // case.options.get("replicas", 1)
+    shards = 1 if is_alone else case.topology.world // case.options.get("replicas", 1)
     size = math.ceil(_VOCABULARY / shards)
     part = slice(rank % shards * size, (rank % shards + 1) * size)
     return {name: weight[part] for name, weight in model.named_parameters()}

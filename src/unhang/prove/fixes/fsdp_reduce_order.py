@@ -30,6 +30,7 @@ CASES = (
     Case("other-size-2", _TWO, CRASHED, _DIED, _UNLIKE, core=True),
     Case("one-order-2", _TWO, PASSED, options={**_UNLIKE, "differ": False}, core=True),
     Case("one-tower-2", _TWO, PASSED, options={"rows": (16,)}, core=True),
+    Case("same-size-1", Topology(), PASSED, options=_ALIKE),
 )
 _ORDERS = {1: ((0,), (0,)), 2: ((1, 0), (0, 1)), 4: ((0, 3, 2, 1), (0, 1, 2, 3))}
 """In which the towers are complete on even and on odd ranks."""
@@ -58,6 +59,16 @@ RULED_OUT = ("world", "one rank has no other to reduce gradients with")
 _ON = dict.fromkeys(("use_distributed_optimizer", "use_custom_fsdp", "use_megatron_fsdp"), True)
 _ON |= dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), True)
 _HIDDEN, _POOL = 8, 9
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    return {
+        "use_megatron_fsdp": True,
+        "ranks": case.topology.world,
+        "several buckets left over at the end of a backward pass": len(case.options["rows"]) > 1,
+        "an order of their own on some rank": case.options.get("differ", True),
+    }
 
 
 def caveat(case: Case) -> str:

@@ -17,7 +17,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from ..cases import DIFFERS, PASSED, Case, Topology
+from ..cases import CRASHED, DIFFERS, HUNG, PASSED, Case, Topology
 from ..ranks import shims
 from ..ranks.around import Around, any_module
 
@@ -28,6 +28,9 @@ WARM = ("torch", "torch.distributed.fsdp")
 _TWO, _FOUR = Topology(dp=2), Topology(dp=4)
 _APART = "the weights of the ranks are"
 _ONE: dict[str, Any] = {"fsdp_size": 1}
+_SKIPS = {"routes": (0, None)}
+"""Which of the inner layers each rank runs."""
+_UNEVEN = {"micro_batches": (2, 1), "without": "fsdp-dynamic-bsz"}
 CASES = (
     Case("size-1-of-2", _TWO, DIFFERS, _APART, _ONE, core=True),
     Case("size-1-of-4", _FOUR, DIFFERS, _APART, _ONE),
@@ -37,6 +40,8 @@ CASES = (
     Case("size-2-of-4", _FOUR, PASSED, options={"fsdp_size": 2}, core=True),
     Case("all-of-2", _TWO, PASSED, options={"fsdp_size": -1}, core=True),
     Case("one", Topology(), PASSED, options=_ONE),
+    Case("skipped-layer", _TWO, DIFFERS, _APART, {**_ONE, **_SKIPS}, core=True, patched=CRASHED),
+    Case("more-micro-batches", _TWO, DIFFERS, _APART, {**_ONE, **_UNEVEN}, core=True, patched=HUNG),
 )
 GRID = [
     Case(
@@ -68,7 +73,10 @@ def settings(case: Case) -> dict[str, Any] | None:
     if len(mesh) > 2:
         return None
     size = case.options["fsdp_size"] if not mesh else mesh[1] if len(mesh) == 2 else -1
-    return {"strategy": "fsdp", "fsdp_size": size, "ranks": case.topology.world}
+    return {
+        **{"strategy": "fsdp", "fsdp_size": size, "ranks": case.topology.world},
+        "a rank skips a layer that FSDP wraps (no image, no token for an expert)": "routes" in case.options,
+    }
 
 
 def prepare() -> None:
@@ -134,8 +142,9 @@ def on_rank(case: Case, rank: int) -> list[Any]:
             continue
         options = {"sharding_strategy": strategy, "device_mesh": mesh, "device_id": torch.device("cpu")}
         options["use_orig_params"] = case.options.get("original", False)
-        inner, outer = _model()
-        model = FSDP(torch.nn.Sequential(FSDP(inner, **options), outer), **options)
+        model = _model(case)
+        model.inner = torch.nn.ModuleList([FSDP(layer, **options) for layer in model.inner])
+        model = FSDP(model, **options)
         kept = sum(weight.numel() for weight in model.parameters())
         optimizer = torch.optim.SGD(model.parameters(), _RATE)
         with patch.object(dist, "all_gather", wraps=dist.all_gather) as gather:  # that of a CPU
@@ -158,7 +167,7 @@ def _whole(case: Case) -> tuple[Any, float]:
     """Return the weights after one step of one process, and the norm of its gradients."""
     import torch
 
-    model = _model()
+    model = _model(case)
     optimizer = torch.optim.SGD(model.parameters(), _RATE)
     ranks = range(case.topology.world)
     sum(loss / len(ranks) for rank in ranks for loss in _losses(case, model, rank)).backward()
@@ -167,21 +176,32 @@ def _whole(case: Case) -> tuple[Any, float]:
     return _flat(model), norm
 
 
-def _model() -> Any:
+def _model(case: Case) -> Any:
+    """Return a model of an inner layer for each route, and an outer one."""
     import torch
 
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, rows: Any, route: int | None) -> Any:
+            return self.outer(rows if route is None else self.inner[route](rows))
+
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Linear(_WIDTH, 1))
+    model = Model()
+    model.inner = torch.nn.ModuleList(
+        [torch.nn.Linear(_WIDTH, _WIDTH) for route in case.options.get("routes", [0]) if route is not None]
+    )
+    model.outer = torch.nn.Linear(_WIDTH, 1)
+    return model
 
 
 def _losses(case: Case, model: Any, rank: int) -> Iterator[Any]:
     """Yield the loss of each micro-batch of a rank."""
     import torch
 
-    count = case.options.get("micro_batches", 1)
+    count, route = case.options.get("micro_batches", 1), case.options.get("routes", [0] * (rank + 1))[rank]
+    count = count if isinstance(count, int) else count[rank]
     for number in range(count):
         torch.manual_seed(1 + rank + 100 * number)
-        yield model(torch.randn(_ROWS, _WIDTH)).pow(2).mean() / count
+        yield model(torch.randn(_ROWS, _WIDTH), route).pow(2).mean() / count
 
 
 def _flat(model: Any) -> Any:

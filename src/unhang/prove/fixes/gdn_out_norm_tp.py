@@ -32,11 +32,12 @@ CASES = (
     Case("tp2-sequence-parallel", _TWO, PASSED, options=_SP, core=True),
     Case("tp2-bias-sequence-parallel", _TWO, PASSED, options={**_SP, **_BIAS}),
     Case("tp1", Topology(), PASSED, core=True),
+    Case("tp2-own-norm", _TWO, PASSED, options={"own": True}, patched=DIFFERS),
 )
 _SUMS = "_allreduce_non_tensor_model_parallel_grads"
 _GATED = ("GatedDeltaNet._torch_compiled_gated_norm", "GatedDeltaNet._apply_gated_norm", "_GDNBase._apply_gated_norm")
 GRID = [
-    *(it._replace(options={**it.options, "of": [_SUMS]}) for it in CASES),
+    *(it._replace(options={**it.options, "of": [_SUMS]}) for it in CASES if it.patched == PASSED),
     *(
         Case(name, _TWO, untouched, options={**options, "of": [_SUMS]})
         for name, untouched, options in (
@@ -70,6 +71,18 @@ _OF_QK = dict.fromkeys((f"decoder.layers.0.self_attention.{it}_layernorm.weight"
 YOURS = Case("yours", _TWO, DIFFERS, _NORM)
 RULED_OUT = ("tp", "with TP 1 one rank has all heads")
 _TOKENS, _WIDTH = 8, 3
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    own = case.options.get("own", False)
+    return {
+        "experimental_attention_variant": None if own else "gated_delta_net",
+        "tensor_model_parallel_size": case.topology.tp,
+        "sequence_parallel": case.options.get("sequence_parallel", False),
+        "training of the output norms": case.options.get("lacks") != "frozen",
+        "a self_attention.out_norm of your own that each rank computes whole": own,
+    }
 
 
 def caveat(case: Case) -> str:
@@ -107,7 +120,7 @@ def on_rank(case: Case, rank: int) -> dict[str, Grad]:
     megatron.initialize(case.topology)
     part = rank % case.topology.tp
     model, whole = (_model(case, part, is_due) for is_due in (False, True))
-    _loss(case, model, part).backward()
+    _loss(case, model, None if options.get("own") else part).backward()
     _loss(case, whole).backward()
     named, due = ({name: it for one in chunks for name, it in one.named_parameters()} for chunks in (model, whole))
     if lacks == "frozen" or "is None" in inspect.getsource(function):  # older ones fail without any

@@ -75,6 +75,18 @@ def _grid() -> Iterator[Case]:
         yield case._replace(untouched=MISMATCH if pattern and not any(_experts(case)[: len(pattern) // 2]) else PASSED)
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    experts, stages = _experts(case) if case.options.get("experts", 1) else [False], case.topology.pp
+    routed = [routers.numbers(experts, case.options.get("mtp"), stages, stage) for stage in range(stages)]
+    return {
+        "hybrid_layer_pattern": _pattern(case) or None,
+        "hybrid_override_pattern": None,
+        "pipeline_model_parallel_size": stages,
+        "MoE layers on some pipeline stages alone": any(routed) and not all(routed),
+    }
+
+
 def caveat(case: Case) -> str:
     """Return what the case supposes of the user's model."""
     return "supposes a hybrid model, and no MoE layer on the first stage" if case.name == "yours" else ""

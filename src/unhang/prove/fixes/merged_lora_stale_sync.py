@@ -44,6 +44,7 @@ CASES = (
     Case("fsdp1-one", _ONE, PASSED, options={"fsdp": 1}),
     Case("unmerged-two", _TWO, PASSED, options={"merge": False}),
     Case("no-lora-two", _TWO, PASSED, options={"lora": False}, core=True),
+    Case("kept-reader", _ONE, DIFFERS, _WHERE, {"reads": 1, "keeps": True}, core=True, patched=DIFFERS),
 )
 _JOBS: dict[str, dict[str, Any]] = {"no LoRA": {"lora": False}, "not merged": {"merge": False}, "merged": {}}
 _KINDS: dict[str, dict[str, Any]] = {
@@ -109,12 +110,17 @@ def caveat(case: Case) -> str:
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     options = case.options
+    strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
     return {
         **{"version verl": "0.8.0", "use_legacy_worker_impl": None},
-        "strategy": "fsdp" if options.get("fsdp") == 1 else "fsdp2",
+        **{"strategy": strategy, "fsdp_config.strategy": strategy},
         "lora_rank": _RANK if options.get("lora", True) else 0,
         "lora.merge": options.get("merge", True),
+        _KEEPS: options.get("keeps", False),
     }
+
+
+_KEEPS = "a sender of your own stops before the last weight, or saves or syncs before it"
 
 
 def prepare() -> None:
@@ -171,6 +177,7 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     if job.lora and not job.merges and case.options.get("fsdp") == 1 and case.topology.world > 1:
         return syncs  # FSDP1 collects adapters on CUDA alone: ranks of a CPU die
     widest, engine = _widest(case), _engine(case)
+    kept: list[Any] = []
     for number in range(case.options.get("syncs", _SYNCS)):
         before, steps = _parts(engine.module), _followed()
         params, config = _sent(engine, bool(number))
@@ -178,7 +185,10 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
         for pair in itertools.islice(params, case.options.get("reads")):
             steps.append("reads")
             sent.append(pair)
-        params.close()
+        if case.options.get("keeps"):
+            kept.append(params)
+        else:
+            params.close()
         faults = {
             "the model does not have its own weights after a sync": all(
                 map(lambda one, other: bool((one == other).all()), before, _parts(engine.module))

@@ -88,6 +88,17 @@ class Seen(NamedTuple):
     """Where it wants the entries that it makes; from 0.18 on, another function makes them."""
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    stages = case.topology.pp
+    routed = [routers.numbers(_experts(case), _mtp(case), stages, stage) for stage in range(stages)]
+    return {
+        "mtp_num_layers": _mtp(case),
+        "pipeline_model_parallel_size": stages,
+        "MoE layers on some pipeline stages alone": any(routed) and not all(routed),
+    }
+
+
 def caveat(case: Case) -> str:
     """Return what the case supposes of the user's model."""
     return "supposes multi-token prediction, and no MoE layer on the first stage" if case.name == "yours" else ""

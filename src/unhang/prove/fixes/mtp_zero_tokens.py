@@ -84,6 +84,19 @@ HELD = {
 }
 
 
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets. A mean is trained on in each case; a loss per token is only logged."""
+    options, per_token = case.options, case.options.get("per_token", False)
+    layers, mask = options.get("layers", 1), options["mask"] or (1,) * _TOKENS
+    return {
+        "mtp_num_layers": layers,
+        "calculate_per_token_loss": per_token,
+        "a micro-batch with no token left for MTP": any(not sum(mask[layer:]) for layer in range(1, layers + 1)),
+        "a step of training": not per_token or options.get("training", False),
+        "version mcore-bridge": None,
+    }
+
+
 def caveat(case: Case) -> str:
     """Return what the case leaves open: the user's data are not read."""
     return "whether a micro-batch of yours is left without a token, your data decide"

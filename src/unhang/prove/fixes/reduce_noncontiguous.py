@@ -27,6 +27,7 @@ CASES = (
     Case("tp2-plain", _TWO, PASSED, options=_PLAIN, core=True),
     Case("tp4-plain", Topology(tp=4), PASSED, options=_PLAIN),
     Case("tp1-transposed", Topology(), PASSED, options=_TRANSPOSED, core=True),
+    Case("tp2-made-up-for", _TWO, PASSED, options={**_TRANSPOSED, "makes_up": True}, patched=DIFFERS),
 )
 GRID = [
     Case(
@@ -41,6 +42,17 @@ GRID = [
 ]
 YOURS = Case("yours", _TWO, DIFFERS, _WRONG, _TRANSPOSED)
 RULED_OUT = ("tp", "with TP 1 there is nothing to sum")
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    makes_up = case.options.get("makes_up", False)
+    return {
+        "tensor_model_parallel_size": case.topology.tp,
+        "a sum of a tensor that is not contiguous": case.options["layout"] != "plain",
+        "a lost sum that nothing makes up for": not makes_up,
+        "code of your own that makes up for a lost sum": makes_up,
+    }
 
 
 def caveat(case: Case) -> str:
@@ -95,6 +107,10 @@ def on_rank(case: Case, rank: int) -> Sums:
         summed = tensor_parallel.reduce_from_tensor_model_parallel_region(part)
     finally:
         dist.all_reduce = reduce
+    if case.options.get("makes_up"):
+        summed = summed.contiguous()
+        for sums in (whole.grad, summed):
+            reduce(sums)
     return Sums(whole.grad.flatten().tolist(), summed.flatten().tolist(), summed.data_ptr() == part.data_ptr())
 
 

@@ -60,7 +60,7 @@ def _control(name: str, topology: Topology, *losses: Loss, **options: Any) -> Ca
     return Case(name, topology, PASSED, options={"losses": losses, **options}, core=True)
 
 
-CASES = (
+CASES: tuple[Case, ...] = (
     _case("aux", _TWO, Loss(AUX)),
     _case("aux-cp", _CP, Loss(AUX)),
     _case("aux-tp-cp", _BOTH, Loss(AUX), core=False),
@@ -81,6 +81,13 @@ CASES = (
     _control("global-dp", _DP, Loss(GLOBAL)),
     _control("global-dp-padded", _DP, Loss(GLOBAL, EVEN), Loss(GLOBAL, UNEVEN)),
     _control("per-batch", _TWO, Loss(AUX), Loss(SEQUENCE, sequences=2), Loss(Z), per_token=False),
+)
+_UNCOUNTED, _AS_SET = {"counts": False}, {"as_set": True, "may_pass": True}
+CASES += (
+    _case("aux-cp-uncounted", _CP, Loss(AUX), core=False)._replace(
+        options={"losses": (Loss(AUX),), **_UNCOUNTED}, patched=DIFFERS
+    ),
+    Case("aux-prompt-as-set", _TWO, PASSED, options={"losses": (Loss(AUX, prompt=2),), **_AS_SET}, patched=DIFFERS),
 )
 _OLD, _ATTACH = "TopKRouter.apply_load_balancing_loss", "TopKRouter.attach_and_log_load_balancing_loss"
 _Z, _SEQUENCES, _EVERYWHERE = (f"TopKRouter.{it}" for it in ("apply_z_loss", "_apply_seq_aux_loss", _GLOBAL))
@@ -125,13 +132,38 @@ def _settings() -> Iterator[Case]:
 def _setting(of: str, topology: Topology, loss: Loss, **options: Any) -> Case:
     about = "".join(f", {name} {value}" for name, value in options.items())
     name = f"{of}: {loss.text()}, TP {topology.tp}, CP {topology.cp}, DP {topology.dp}{about}"
-    is_right = topology.world == 1 or options.get("per_token") is False
-    return Case(name, topology, PASSED if is_right else DIFFERS, options={"losses": (loss,), "of": [of], **options})
+    has_one = topology.world == 1 and (loss.kind != SEQUENCE or loss.sequences == 1)
+    is_right = has_one or options.get("per_token") is False or options.get("coefficient") == 0
+    may = {} if is_right else {"may_pass": True}
+    return Case(
+        name, topology, PASSED if is_right else DIFFERS, options={"losses": (loss,), "of": [of], **may, **options}
+    )
 
 
 GRID = [*_settings()]
 HELD = {"layer_number": "is about the log alone"}
 _TOKENS, _WIDTH, _EXPERTS, _TOPK, _CLOSE = 4, 3, 4, 2, 1e-5
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of a case's job sets."""
+    options, losses = case.options, [Loss(*it) for it in case.options["losses"]]
+    coefficient = options.get("coefficient", 1)
+    kinds = [it.kind for it in losses if it.kind != Z]
+    return {
+        "calculate_per_token_loss": options.get("per_token", True),
+        "moe_aux_loss_coeff": coefficient if kinds else 0,
+        "moe_z_loss_coeff": coefficient if any(it.kind == Z for it in losses) else None,
+        "moe_router_load_balancing_type": next((it for it in kinds if it == SEQUENCE), AUX),
+        "micro_batch_size": max(it.sequences for it in losses),
+        "tensor_model_parallel_size": case.topology.tp,
+        "context_parallel_size": case.topology.cp,
+        "a padding mask": any(it.padded for it in losses),
+        "prompts that are half of all tokens or more": any(2 * it.prompt >= _TOKENS for it in losses),
+        "version megatron-core": "0.18.2",
+        "version verl": None if options.get("counts", True) else "0.8.0",
+        "vanilla_mbridge": None if options.get("counts", True) else True,
+    }
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
@@ -379,7 +411,7 @@ def _step(case: Case, loss: Loss) -> Step:
         probs, _ = wrapped(tokens[own], **({"padding_mask": ~valid[own]} if loss.padded else {}))
     if probs.requires_grad:
         (probs.sum() * 0).backward()
-    finalize_model_grads([wrapped], counted if per_token else None)
+    finalize_model_grads([wrapped], counted * options.get("counts", True) if per_token else None)
     gradient, due = _plain(case, loss, uses)
     if (gathers := "alltoall_seq") == options.get("dispatcher") and gathers in inspect.getsource(router.routing):
         due *= topology.tp  # each rank of TP has gathered the tokens of all
@@ -472,7 +504,8 @@ def _plain(case: Case, loss: Loss, uses: frozenset[str]) -> tuple[list[float], f
     repeats = layers.get("number", 1) if layers.get("is_mtp") and layers.get("repeats") else 1
     repeats = repeats if "is_mtp_layer" in uses else 1
     # the finalizer divides by the tokens that have a target, and the router counts all; without it, CP is divided by
-    total = total * _TOKENS / (_TOKENS - loss.prompt) if per_token else total / topology.cp
+    prompt = 0 if options.get("as_set") else loss.prompt
+    total = total * _TOKENS / (_TOKENS - prompt) if per_token else total / topology.cp
     runs = options.get("trains", True) and options.get("has_gradients", True)
     coefficient = options.get("coefficient", 1) * runs
     (total * coefficient / (1 if loss.kind == Z else repeats)).backward()
