@@ -85,7 +85,7 @@ def test_slurm_stops_where_half_of_the_nodes_are_patched_and_passes_where_all_ar
     nodes.patch(patched)
     ran = nodes.run(pages.example(DOCS / "slurm.md", "slurm") + "echo training")
     assert (ran.code, "training" in ran.out) == (1, False), ran
-    other = f"{1 - patched}: required fix not in place: fsdp-size-one-no-sync is needed on verl 0.7.1"
+    other = f"{1 - patched}: required fix not in place: fused-head-no-gradient is needed on verl 0.7.1"
     assert next(line for line in ran.out.splitlines() if "required fix" in line).startswith(other)
     (line,) = [line for line in ran.out.splitlines() if "unexpected code" in line]
     assert line.startswith("1: unexpected code: the code has digest ")

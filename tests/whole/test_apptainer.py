@@ -64,7 +64,7 @@ def test_a_build_fails_where_a_required_fix_has_no_upstream(folder: Path, tmp_pa
     changed.write_text(text.replace("%post\n", f"%post\n    rm -r {SITE}/verl\n"))
     built = build(folder, changed)
     assert built.code != 0
-    assert "required fix not in place: fsdp-size-one-no-sync: there is no verl here" in built.out + built.err
+    assert "required fix not in place: fused-head-no-gradient: there is no verl here" in built.out + built.err
     assert not (folder / "without.sif").exists()
 
 

@@ -27,7 +27,16 @@ SHOWN = sorted(lines())
 
 
 def test_the_pages_for_images_projects_and_nodes_show_one_that_leaves_nothing_out() -> None:
-    pages = {"docker.md", "Dockerfile.verl", "Dockerfile.megatron", "job.def", "uv.md", "conda.md", "slurm.md"}
+    pages = {
+        "docker.md",
+        "Dockerfile.verl",
+        "Dockerfile.megatron",
+        "job.def",
+        "uv.md",
+        "conda.md",
+        "slurm.md",
+        "fleets.md",
+    }
     assert pages <= {page for page, _ in SHOWN}
     assert [line for line in SHOWN if "--fix" in line[1]] == []
 

@@ -119,7 +119,7 @@ def test_the_two_lines_of_the_page_cure_the_image(builder: Builder, installed: s
     images.must_build(builder, write(tmp_path, step()[-1]), tmp_path, "lines", BASE=installed)
     ran = builder.in_image("lines", "unhang", "check", "--output-format", "json")
     found = {item["fix"] for item in ran.json["results"] if item["verdict"] == "applied"}
-    assert (ran.code, {"fsdp-size-one-no-sync", "mtp-cp-deadlock", "expert-dp-warmup"} - found) == (0, set())
+    assert (ran.code, {"fused-head-no-gradient", "mtp-cp-deadlock", "expert-dp-warmup"} - found) == (0, set())
     # without HOME, PATH or any other variable
     assert builder.in_image("lines", "env", "-i", "/opt/venv/bin/unhang", "check", *ONLY, user=NOBODY).code == 0
 
@@ -263,13 +263,11 @@ def test_a_drifted_file_fails_the_build_with_the_reason_as_the_last_line(
     builder: Builder, installed: str, tmp_path: Path
 ) -> None:
     # one more argument makes it an unknown shape
-    file = f"{SITE}/verl/workers/fsdp_workers.py"
-    edit = (
-        f"RUN sed -i 's/def get_sharding_strategy(device_mesh,/def get_sharding_strategy(device_mesh, more=0,/' {file}"
-    )
+    file = f"{SITE}/verl/utils/experimental/torch_functional.py"
+    edit = f"RUN sed -i 's/def backward(ctx,/def backward(ctx, more,/' {file}"
     built = builder.build(write(tmp_path, edit, step()[-1]), tmp_path, "drifted", BASE=installed)
     assert built.code != 0
-    expected = f"required fix not in place: fsdp-size-one-no-sync is drifted on verl 0.7.1 in {SITE}: "
+    expected = f"required fix not in place: fused-head-no-gradient is drifted on verl 0.7.1 in {SITE}: "
     assert built.lines[-1].startswith(expected), built.lines[-6:]
     assert "; do: " in built.lines[-1]
 
@@ -278,7 +276,7 @@ def test_a_missing_upstream_fails_the_build_by_name(builder: Builder, installed:
     lines = [f"RUN rm -r {SITE}/verl", step()[-1]]
     built = builder.build(write(tmp_path, *lines), tmp_path, "missing", BASE=installed)
     assert built.code != 0
-    expected = "required fix not in place: fsdp-size-one-no-sync: there is no verl here"
+    expected = "required fix not in place: fused-head-no-gradient: there is no verl here"
     assert built.lines[-1].startswith(expected), built.lines
 
 

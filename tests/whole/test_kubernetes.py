@@ -77,7 +77,7 @@ def test_the_manifests_are_valid(name: str, version: str) -> None:
 def test_the_check_stops_a_pod_until_its_image_is_patched(node: Node) -> None:
     (check,) = manifest("check")["spec"]["initContainers"]
     assert node.run(check).code == 1
-    cli.applied("--python", node.env.python)
+    assert cli.installed("apply", "--python", node.env.python).code == 0
     assert node.run(check).code == 0
 
 
@@ -95,7 +95,7 @@ def test_the_overlay_is_what_the_training_imports(node: Node) -> None:
     ran = cli.unhang("check", *where, env={"PYTHONPATH": overlay})
     assert (ran.code, f"in the overlay {overlay}" in ran.out) == (0, True), ran
 
-    shutil.rmtree(node.env.site / "verl" / "workers")
+    shutil.rmtree(node.env.site / "verl" / "utils")
     shutil.rmtree(node.folder / "shared")
     (node.folder / "shared").mkdir()
     assert [node.run(container).code for container in spec["initContainers"]] == [0, 1], "the fix cannot be in place"

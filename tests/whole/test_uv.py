@@ -129,7 +129,7 @@ def test_a_patched_environment_keeps_its_fixes_until_uv_installs_again(project: 
         project.must(command)
         assert not project.is_patched(), command
         ran = project.sh(run)
-        assert (ran.code, "required fix not in place: fsdp-size-one-no-sync" in ran.err.splitlines()[-1]) == (
+        assert (ran.code, "required fix not in place: fused-head-no-gradient" in ran.err.splitlines()[-1]) == (
             1,
             True,
         ), ran
