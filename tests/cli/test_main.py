@@ -49,7 +49,7 @@ def test_on_a_terminal_every_line_fits_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     ("environment", "longest", "coloured"),
-    [({"COLUMNS": "120"}, 116, True), ({"COLUMNS": "120", "TERM": "dumb"}, 116, False), ({}, 74, True)],
+    [({"COLUMNS": "120"}, 120, True), ({"COLUMNS": "120", "TERM": "dumb"}, 120, False), ({}, 78, True)],
 )
 def test_a_terminal_may_be_told_its_width_and_be_dumb(
     environment: dict[str, str], longest: int, coloured: bool, pristine: Path

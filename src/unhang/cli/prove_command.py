@@ -47,10 +47,11 @@ def run(options: argparse.Namespace) -> int:
         hint = "leave out --case, or the sizes"
         raise UnhangError("bad-topology", "--case narrows the proofs' own cases, but sizes ask for yours", hint=hint)
     wanted = request(options)
+    chosen = topology.from_sizes(**sizes) if sizes and wanted.job is None else None
     seen = survey(wanted)
     if wanted.job is not None and not options.case:
         sizes = {**_of_job(wanted.job, seen.search.installations), **sizes}
-    chosen = topology.from_sizes(**sizes) if sizes else None
+        chosen = topology.from_sizes(**sizes) if sizes else None
     place = seen.environment
     python = installed.interpreter(place, options.python, os.getcwd(), os.environ)
     if seen.interrupted:

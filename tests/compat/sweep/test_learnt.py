@@ -44,6 +44,7 @@ PLAIN = {
 }
 PLAIN |= {"unhang.tell", "unhang.tell.progress", "unhang.tell.terminal", "unhang.compat.sweep", "unhang.find"}
 PLAIN |= {f"unhang.find.{name}" for name in ("answers", "metadata", "overlays", "probe")}
+PLAIN |= {"unhang.job", "unhang.job.strikes"}
 PLAIN |= {*(f"unhang.compat.sweep.{name}" for name in ("cache", "clones", "pins", "sources"))}
 PROGRAM = f"""
 import pathlib, sys, tempfile
