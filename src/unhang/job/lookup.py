@@ -244,7 +244,9 @@ def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
                 continue
             if setting.source == "--setting" or not (kind.is_sure or is_near(name, names)):
                 continue  # a program of one's own has settings of its own
-            near = closest(name, names)
+            section, _, leaf = name.rpartition(".")  # what all of a section have in common makes none of them near
+            near = closest(leaf, [it.rpartition(".")[2] for it in names if it.rpartition(".")[0] == section])
+            near = f"{section}.{near}".lstrip(".") if near else ""
             hint = f"; did you mean {near}?" if near else ""
             found.append(f"{setting.source}: {known.source.removeprefix('default of ')} has no setting {name}{hint}")
     return tuple(dict.fromkeys(found))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.job import condition, lookup
 from unhang.job.strikes import CANNOT, STRIKES, judged
+from unhang.judge.decide import APPLIED
 from unhang.plugins import packs
 from unhang.shapes import catalog
 
@@ -45,6 +46,6 @@ def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installa
 
     found = list(map(with_it, findings))
     # what cannot strike is not written, so nothing comes along with it
-    there = {it.target.fix for it in found if it.settled or not it.cannot_strike}
+    there = {it.target.fix for it in found if it.verdict.verdict == APPLIED or not (it.settled or it.cannot_strike)}
     found = [it._replace(along=tuple(name for name in it.along if name in there)) for it in found]
     return [it for it in found if it.along or not it.not_chosen]
