@@ -74,7 +74,8 @@ def settings(case: Case) -> dict[str, Any] | None:
         return None
     size = case.options["fsdp_size"] if not mesh else mesh[1] if len(mesh) == 2 else -1
     return {
-        **{"strategy": "fsdp", "fsdp_size": size, "ranks": case.topology.world},
+        **{"strategy": "fsdp", "fsdp_config.strategy": "fsdp", "use_legacy_worker_impl": None},
+        **{"fsdp_size": size, "ranks": case.topology.world},
         "a rank skips a layer that FSDP wraps (no image, no token for an expert)": "routes" in case.options,
     }
 
