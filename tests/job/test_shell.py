@@ -81,9 +81,33 @@ def test_words_know_their_line_and_why_they_are_unknown() -> None:
 def test_scripts_know_the_variables_of_those_before_them_and_what_they_source() -> None:
     variables, notes = {}, list[str]()  # type: ignore[var-annotated]
     shell.commands("A=1", variables, notes)
-    (command,) = shell.commands("source env.sh\nx $A", variables, notes)
-    assert command.words[1].text == "1"
+    (command,) = shell.commands("A=2; source env.sh\nx $A", variables, notes)
+    assert (command.words[1].text, notes) == ("1", [])
+    (command,) = shell.commands("A=2; source env.sh\nx $A", {}, notes)
+    assert command.words[1].unknown == "A may be set by env.sh"
     assert notes == ["line 1 reads env.sh: give it too, before this file"]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('f() { x "$@"; }\nf --a 4', "the arguments of a function are not followed"),
+        ("f() { A=4; }\nA=1\nf\nx $A", "A is set in f"),
+        ("mapfile -t A < args.txt\nx ${A[*]}", "A is read when the script runs"),
+    ],
+)
+def test_what_a_function_or_a_file_brings_is_not_known(script: str, why: str) -> None:
+    (command,) = [it for it in shell.commands(script, {}, []) if it.words[0].text == "x"]
+    assert command.words[1].unknown == why
+
+
+def test_the_arguments_of_a_script_are_none_and_it_says_so_and_those_that_it_sets_are_its_own() -> None:
+    notes: list[str] = []
+    (command,) = shell.commands('x --a 1 "$@"', {}, notes)
+    assert [it.text for it in command.words] == ["x", "--a", "1"]
+    assert notes == ["line 1 passes on what the script itself is given: if that is anything, name it by --setting"]
+    (command,) = shell.commands("set -- --a 4\nx $*", {}, [])
+    assert [it.text for it in command.words] == ["x", "--a", "4"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,11 +26,22 @@ def yaml(text: str) -> Any:
     except ImportError:
         raise UnhangError("no-job-reader", "YAML is read with PyYAML", hint="pip install 'unhang[job]'") from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if _is_deep(text):
+        raise BadDocumentError("it is nested too deeply")
     try:
         root = yaml.compose(text, Loader=loader)
         return None if root is None else _plain(root, [0], 0)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadDocumentError(" ".join(str(error).split())) from None
+
+
+def _is_deep(text: str) -> bool:
+    """Return whether brackets or dashes are nested so deeply that a parser in C would end this process."""
+    depth = deepest = 0
+    for one in re.findall(r"[][{}]", text):
+        depth = max(depth + (1 if one in "[{" else -1), 0)
+        deepest = max(deepest, depth)
+    return deepest > 1_000 or bool(re.search(r"(?:[-?:]\s+){1000}", text))
 
 
 def _plain(node: Any, count: list[int], depth: int) -> Any:

@@ -23,6 +23,7 @@ from unhang.job.words import (
     end_of_word,
     expanded,
     merged,
+    several,
     unknown,
 )
 
@@ -178,6 +179,9 @@ class _Reader:
         self._truth: Truth = _OPEN  # of the last command
         self._is_inside = False  # of [[ ]]
         self._last = ""  # command
+        self._given = dict(variables)  # by the files before it
+        self._functions: dict[str, set[str]] = {}
+        """The variables that each sets, by its name."""
 
     def read(self, text: str, line: int, depth: int) -> None:
         if depth > DEEPEST:
@@ -212,7 +216,8 @@ class _Reader:
             elif token.text == "(" and len(words) == 1 and words[0].kind == "word" and words[0].text != "[[":
                 words = [words[0]._replace(kind="function")]
             elif token.text == ")" and words and words[0].kind == "function":
-                self._open("function")
+                self._open("function", subject=(Word(words[0].text, words[0].line),))
+                self._now["@"] = (several("the arguments of a function are not followed", token.line),)
                 words = []
             else:
                 if words:
@@ -294,6 +299,11 @@ class _Reader:
         if kind == "(":
             self._set(block.before)  # a shell of its own
         elif kind in ("loop", "{"):
+            if block.kind == "{ function":
+                changed = {name for name, value in self._now.items() if value != block.before.get(name)}
+                self._functions[block.subject[0].text] = changed - {"@"}
+                self._now.pop("@", None)
+                self._now.update({"@": block.before["@"]} if "@" in block.before else {})
             if kind == "loop" or block.kind != "{" or block.way.holds is None:
                 self._set(merged(block.before, [dict(self._now), block.before]))
         else:
@@ -379,7 +389,8 @@ class _Reader:
             for token in rest[1:]:
                 if found := re.match(r"[A-Za-z_]\w*", token.text):
                     if name != "printf" or rest[1].text == "-v":
-                        self._now[found[0]] = (unknown(f"{found[0]} is read when the script runs", token.line),)
+                        make = several if name in ("mapfile", "readarray") else unknown
+                        self._now[found[0]] = Array([make(f"{found[0]} is read when the script runs", token.line)])
         elif name.startswith("(("):
             for changed in re.findall(r"([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)", name):
                 self._now[changed] = (unknown(f"{changed} is not worked out", rest[0].line),)
@@ -387,14 +398,31 @@ class _Reader:
             self._now.update({token.text: (Word("", token.line),) for token in rest[1:]})
         elif name in ("source", "."):
             others = " ".join(token.text for token in rest[1:2])
-            self._notes.append(f"line {rest[0].line} reads {others}: give it too, before this file")
+            self._sourced(others, rest[0].line)
+        elif name == "set" and [token.text for token in rest[1:2]] == ["--"]:
+            self._now["@"] = tuple(it for token in rest[2:] for it in expanded(token.text, token.line, self._now))
+        elif name in self._functions:
+            for each in self._functions[name]:
+                self._now[each] = (unknown(f"{each} is set in {name}", rest[0].line),)
         else:
+            if "@" not in self._now and any(re.search(r"\$\{?[@*]", token.text) for token in rest):
+                told = "passes on what the script itself is given: if that is anything, name it by --setting"
+                self._notes.append(f"line {rest[0].line} {told}")
             environ = {key: value[0] for key, value in self._now.items() if value}
             values: Variables = dict(self._now)
             for token in own:
                 self._assign(token, values, unless)
             environ.update({key: value[0] for key, value in values.items() if value})
             self._found([it for token in rest for it in expanded(token.text, token.line, self._now)], environ)
+
+    def _sourced(self, file: str, line: int) -> None:
+        """Take what another script sets: what the files before this one do, or else anything that was set here."""
+        if self._given:
+            self._now.update(self._given)
+            return
+        self._notes.append(f"line {line} reads {file}: give it too, before this file")
+        if file.rpartition("/")[2] not in ("activate", "conda.sh"):
+            self._now.update({name: (unknown(f"{name} may be set by {file}", line),) for name in self._now})
 
     def _found(self, words: Sequence[Word], environ: Mapping[str, Word]) -> None:
         if words and words[0].text == "eval":

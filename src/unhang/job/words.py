@@ -78,6 +78,11 @@ def unknown(why: str, line: int) -> Word:
     return Word(marked("u", why), line)
 
 
+def several(why: str, line: int) -> Word:
+    """Return a word that stands for any number of words that are not known, and why."""
+    return Word(marked("a", why), line)
+
+
 def by_default(word: Word, name: str) -> Word:
     """Return a word that depends on a variable not being set."""
     return word if not name or word.unless else word._replace(raw=word.raw + marked("d", name))
@@ -238,7 +243,7 @@ def _expansion(
     if raw.startswith("${", at):
         return _braced(raw[at + 2 : end - 1], end, line, variables, depth)
     if raw[at + 1 : at + 2] in ("@", "*"):
-        return variables.get("@", ()), at + 2, raw[at + 1] == "@"
+        return variables.get("@", ()), at + 2, True
     if found := _NAME.match(raw, at + 1):
         return _variable(found[0], line, variables), found.end(), False
     if raw[at + 1 : at + 2] and raw[at + 1] in "0123456789#?$!-":
@@ -259,7 +264,7 @@ def _braced(inner: str, end: int, line: int, variables: Variables, depth: int) -
     length, name, index = found.groups()
     rest = inner[found.end() :]
     if name in ("@", "*") and not length:
-        return variables.get("@", ()), end, name == "@"
+        return variables.get("@", ()), end, True
     if name[0].isdigit() and not rest:
         return [unknown(f"${name} is known when the script runs", line)], end, False
     if length:

@@ -140,11 +140,14 @@ def play(
         if function in case.options.get("of", [function])
     ]
     for _, cases in groupby(sorted(grid, key=_world), _world):
-        lost = 0
-        for part in (left := [[*cases]]):
+        lost, left = 0, [[*cases]]
+        while left:
+            part = left.pop()
             values = _batch(proof, part, first, deadline_s, conditions)
+            if values is None and lost >= _LOST:
+                continue
             if values is None and len(part) > 1:
-                left += (part[: len(part) // 2], part[len(part) // 2 :]) if lost < _LOST else ()
+                left += part[len(part) // 2 :], part[: len(part) // 2]  # one is found before others are looked for
                 continue
             if values is None:
                 values, lost = [[*_alone(proof, part[0], deadline_s).ranks]], lost + 1

@@ -139,6 +139,7 @@ def settings(case: Case) -> dict[str, Any] | None:
         **{"strategy": "fsdp2", "fsdp_size": case.topology.world // replicas if replicas > 1 else -1},
         **(alone if options.get("alone") else {}),
         **{"use_dynamic_bsz": options.get("dynamic", True), "use_legacy_worker_impl": "auto"},
+        "rollout.log_prob_use_dynamic_bsz": options.get("dynamic", True),  # by default it is as the actor's
         "ranks": case.topology.world,
         "ranks need different numbers of micro-batches": len({_needed(rows) for rows in _lengths(case)}) > 1,
     }
