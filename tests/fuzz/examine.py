@@ -201,6 +201,8 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
             there.parent.mkdir(parents=True, exist_ok=True)
             there.write_bytes(_wrong(target.depends_on))
         beside = target.depends_on and Source(target.depends_on, (root / target.depends_on.file).read_bytes()).digest
+        if target.upstream == "verl":  # a fix that must come along is there to be written, as in the release
+            _write_companions(root, target)
         before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
         token = Token(paired(old.digest, beside), catalog.generation(), paired(new.digest, beside))
         command.main(["apply", "--accept", str(token), "--fix", target.fix, "--target", folder])
@@ -208,6 +210,16 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
         code = command.main(["revert", "--target", folder])
         left = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
         _demand(code == 0 and left == before, "a revert does not restore the bytes", base, data, after)
+
+
+def _write_companions(root: Path, target: Target) -> None:
+    """Write what the companions of the target's fix rewrite, as the stand-in's release has it."""
+    names = {one.fix for one in catalog.fix(target.fix).companions}
+    for other in (function for name in names for function in catalog.fix(name).functions):
+        data = wheels.read("verl", "0.7.1", other.file)
+        if data is not None and not (root / other.file).exists():
+            (root / other.file).parent.mkdir(parents=True, exist_ok=True)
+            (root / other.file).write_bytes(data)
 
 
 @contextlib.contextmanager

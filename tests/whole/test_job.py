@@ -120,3 +120,15 @@ def test_a_wheel_has_no_more_than_the_job_bears(tmp_path: Path) -> None:
     ran = cli.called_with_all("wheel", path, "-o", tmp_path, "--fix", SIZE_ONE)
     assert (ran.code, f"{BESIDE} came along: {SIZE_ONE} needs it" in ran.err) == (0, True)
     assert "other fixes are needed here; --fix left them out" in ran.err
+
+
+def test_the_upstream_that_is_judged_is_not_all_that_the_job_may_run(tmp_path: Path) -> None:
+    site = cli.unpack(cli.unpack_targets(tmp_path / "site", CORE), ("verl", "0.8.0"))  # with verl's own defaults
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.model.path=/model\n"
+    )
+    job = ("--job", script, "--setting", "actor_rollout_ref.actor.stratgy=fsdp")
+    ran = cli.called_with_all("check", "--target", site, "--upstream", "megatron-core", *job)
+    assert (ran.code, "cannot strike this job: 9 needed" in ran.out) == (0, True)
+    assert "has no setting actor_rollout_ref.actor.stratgy; did you mean actor_rollout_ref.actor.strategy?" in ran.err

@@ -242,8 +242,9 @@ def notes(job: Job, installations: Sequence[Installation]) -> tuple[str, ...]:
         for name, setting in part.settings.items():
             if name in {*names, *sections} or name.rpartition(".")[0] not in sections or setting.key or "@" in name:
                 continue
-            if setting.source == "--setting" or not (kind.is_sure or is_near(name, names)):
-                continue  # a program of one's own has settings of its own
+            is_own = not (kind.is_sure or is_near(name, names))  # a program of one's own has settings of its own
+            if is_own or (setting.source == "--setting" and "." not in name):
+                continue
             section, _, leaf = name.rpartition(".")  # what all of a section have in common makes none of them near
             near = closest(leaf, [it.rpartition(".")[2] for it in names if it.rpartition(".")[0] == section])
             near = f"{section}.{near}".lstrip(".") if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import UnhangError
@@ -19,6 +20,7 @@ from unhang.survey.trial import tried
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from unhang.records import Installation
     from unhang.store.receipt import Receipt
 
 
@@ -43,6 +45,14 @@ def survey(request: Request) -> Survey:
     Raises UnhangError as ``find_some``, ``findings.judge`` and ``receipt.load`` do.
     """
     return again(find_some(request), request)
+
+
+def _installed(search: Search, request: Request) -> tuple[Installation, ...]:
+    """Return what a job may run: ``--upstream`` says what is judged, and not that."""
+    if request.upstreams and not request.image and request.writer[0] != "wheel":
+        with suppress(UnhangError):
+            return find_some(request._replace(upstreams=())).installations
+    return search.installations
 
 
 def again(search: Search, request: Request) -> Survey:
@@ -87,8 +97,9 @@ def again(search: Search, request: Request) -> Survey:
         from unhang.job import lookup  # it imports ast
         from unhang.survey import jobs
 
-        findings = jobs.told(findings, request.job, search.installations)
-        warnings += lookup.notes(request.job, search.installations)
+        there = _installed(search, request)
+        findings = jobs.told(findings, request.job, there)
+        warnings += lookup.notes(request.job, there)
     else:
         findings = companions.with_harms(
             findings, search.installations, all_=not request.upstreams and request.writer[0] != "wheel"
