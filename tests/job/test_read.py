@@ -94,6 +94,18 @@ python3 -u -m verl.trainer.main_ppo --config-name=mine $actor +a.b=1 ++c='[1,2]'
     assert (job.program, job.rest) == ("verl.trainer.main_ppo", "")
 
 
+@pytest.mark.parametrize("value", ["1,8", "[1],[2]", "'a,b',c", "choice(1, 2)", "range(1,9)"])
+def test_a_sweep_of_hydra_has_no_one_value(value: str, tmp_path: Path) -> None:
+    job = given(tmp_path, f'python3 -m verl.trainer.main_ppo -m "a.b={value}" "c.d=\'1,2\'"')
+    assert job.unknown == {"a.b": f"job.sh:1: {value} is a sweep over several values"}
+    assert "c.d" in job.settings
+
+
+def test_a_name_for_another_variable_makes_both_unknown(tmp_path: Path) -> None:
+    job = given(tmp_path, "TP=1\ndeclare -n size=TP\nsize=8\npython -m a.b --tp $TP --pp 2")
+    assert (values(job), [*job.unknown]) == ({"pp": 2}, ["tp"])
+
+
 @pytest.mark.parametrize(
     ("command", "program", "ranks"),
     [

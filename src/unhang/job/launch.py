@@ -23,6 +23,9 @@ _LAUNCHERS = (
 _FLAGS = frozenset("standalone no_python use_env run_path".split())
 """The options of torchrun that take no value."""
 _OVERRIDE = re.compile(r"(~|\+{0,2})([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^][]*\]|\{[^{}]*\}")
+_SWEEP = re.compile(r".*,|(choice|range|interval|glob|shuffle)\(", re.DOTALL)
+"""What Hydra takes for several values, each of a run of its own, where it is not in quotes or brackets."""
 _LISTS = re.compile(r"ARG|OPT|EXTRA|FLAG|CMD|PARAM|CONF|OVERRIDE", re.IGNORECASE)
 """In the name of a variable that holds several words."""
 _FILES = re.compile(r"(?:config|config_file|yaml_cfg|args_file|hydra_config|config_yaml)")
@@ -107,13 +110,22 @@ def arguments(words: Sequence[Word], file: str, documents: Sequence[str] = ()) -
         if why:
             unknown[name] = f"{source}: {why}"
             continue
-        unless = next((it.unless for it in (values[0], *given) if it.unless), "")
         text = " ".join(it.text for it in given)
+        if _OVERRIDE.fullmatch(values[0].raw) and _is_sweep(text):
+            unknown[name] = f"{source}: {text} is a sweep over several values"
+            continue
+        unless = next((it.unless for it in (values[0], *given) if it.unless), "")
         where = f"{source}, unless {unless} is set" if unless else source
         settings[name] = Setting(parsed(text) if given else True, where, key if key != name else "")
         if _FILES.fullmatch(name) and text.endswith((".yaml", ".yml", ".json")):
             rest = rest or _unread(text, source, documents)
     return Job(settings, unknown, rest=rest)
+
+
+def _is_sweep(value: str) -> bool:
+    while (shorter := _QUOTED.sub("", value)) != value:  # the innermost brackets first
+        value = shorter
+    return bool(_SWEEP.match(value))
 
 
 def _holds_several(word: Word) -> bool:

@@ -382,7 +382,11 @@ class _Reader:
         if name in ("for", "select") and len(rest) > 1:
             self._now[rest[1].text] = (unknown(f"{rest[1].text} is another one in each round", rest[0].line),)
         elif name in _DECLARES:
+            is_reference = any(re.match(r"-\w*n", token.text) for token in rest[1:])  # one name then stands for another
             for token in rest[1:]:
+                if is_reference and (both := re.fullmatch(r"(\w+)=(\w+)", token.text)):
+                    self._now |= {each: (unknown(f"{each} has two names", token.line),) for each in both.groups()}
+                    continue
                 if token.kind == "array" or _ASSIGNED.match(token.text):
                     self._assign(token, self._now, unless)
         elif name in _READS:
