@@ -134,3 +134,11 @@ def test_the_upstream_that_is_judged_is_not_all_that_the_job_may_run(tmp_path: P
     assert "cannot strike this job: " in ran.out
     assert "may strike" not in ran.out
     assert "has no setting actor_rollout_ref.actor.stratgy; did you mean actor_rollout_ref.actor.strategy?" in ran.err
+
+
+def test_a_notice_of_what_cannot_strike_asks_for_nothing(site: Path) -> None:
+    job = ("--fix", SIZE_ONE, *settings(strategy="fsdp2"), "--output-format", "github")
+    (line, *_) = cli.called_with_all("check", "--target", site, *job).out.splitlines()
+    assert line.startswith("::notice ")
+    assert "cannot strike this job" in line
+    assert "unhang apply" not in line

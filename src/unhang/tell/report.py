@@ -303,7 +303,8 @@ def github_report(report: Report) -> str:
             fix = catalog.fix(finding.target.fix)
             about = joined(fix.what, struck(finding) or fix.when, *warned(finding)) if is_left else struck(finding)
             text = ": ".join(filter(None, (word + of, joined(about, verdict.detail))))
-            text += f" ({verdict.hint})" if verdict.hint and word != REVERTED else ""
+            is_to_do = word != REVERTED and not is_ruled_out(finding)
+            text += f" ({verdict.hint})" if verdict.hint and is_to_do else ""
             title = f"unhang {fix.id} ({fix.grade})"
             path = finding.seen.path
             at = {"line": str(finding.seen.line)} if finding.seen.line else {}
