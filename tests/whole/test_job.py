@@ -137,7 +137,7 @@ def test_the_upstream_that_is_judged_is_not_all_that_the_job_may_run(tmp_path: P
 
 
 def test_a_notice_of_what_cannot_strike_asks_for_nothing(site: Path) -> None:
-    job = ("--fix", SIZE_ONE, *settings(strategy="fsdp2"), "--output-format", "github")
+    job = ("--fix", SIZE_ONE, *settings(ranks=1), "--output-format", "github")
     (line, *_) = cli.called_with_all("check", "--target", site, *job).out.splitlines()
     assert line.startswith("::notice ")
     assert "cannot strike this job" in line
