@@ -2,7 +2,8 @@
 
     PYTHONPATH=tests python -m proofs.page docs/maintainers/proofs.md .nox/proofs/tmp/proofs.json
 
-If the run was made in parts (`nox -s proofs -- -k ms-swift`), name the JSON file of each part.
+If the run was made in parts (`nox -s proofs -- -k ms-swift`), name the JSON file of each part. The rows and pages of
+fixes that were not played stay.
 """
 
 from __future__ import annotations
@@ -37,20 +38,19 @@ def main(arguments: Sequence[str]) -> int:
     for fix, lines in by_fix.items():
         left_out = [item for item in document["left-out"] if item["proof"].partition(" ")[0] == fix]
         (folder / f"{fix}.md").write_text(of_fix(fix, lines, left_out), encoding="utf-8")
-    pages.fill(page, START, END, overview(by_fix, folder.name))
+    pages.fill(page, START, END, with_others(overview(by_fix, folder.name), page.read_text(encoding="utf-8")))
     return 0
 
 
-def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the documents of several runs. Where two runs have the same line, the first one counts."""
-    lines: dict[tuple[str, ...], dict[str, Any]] = {}
-    left_out: dict[tuple[str, ...], dict[str, Any]] = {}
-    for document in documents:
-        for line in document["proofs"]:
-            lines.setdefault((line["proof"], line["case"], *line["outcomes"]), line)
-        for item in document["left-out"]:
-            left_out.setdefault((item["proof"], item["name"]), item)
-    return {"proofs": list(lines.values()), "left-out": list(left_out.values())}
+def with_others(table: str, page: str) -> str:
+    """Return a table with the rows that the page has of fixes that this run did not play, in the order of their ids."""
+    head, line, *rows = table.split("\n")
+    known = {
+        row.partition("](")[0][4:-1]: row for row in page.partition(START)[2].split("\n") if row.startswith("| [`")
+    }
+    known = {fix: row for fix, row in known.items() if fix in catalog.fixes()}
+    known |= {row.partition("](")[0][4:-1]: row for row in rows}
+    return "\n".join([head, line, *(known[fix] for fix in sorted(known))])
 
 
 def overview(by_fix: Mapping[str, Sequence[Line]], folder: str) -> str:

@@ -29,12 +29,15 @@ RUN = {
 
 def test_a_page_gets_a_row_for_each_fix_and_a_page_below_it(tmp_path: Path) -> None:
     path, source = tmp_path / "page.md", tmp_path / "proofs.json"
-    path.write_text(f"above\n{page.START}\nstale\n{page.END}\nbelow\n")
+    other = "| [`mtp-cp-deadlock`](page/mtp-cp-deadlock.md) | 1 | 1 | 1 | 1 hung | 1 passed | 1 | 0 |"
+    path.write_text(f"above\n{page.START}\nstale\n{other}\n| [`no-fix`](page/no-fix.md) | 1 |\n{page.END}\nbelow\n")
     source.write_text(json.dumps(RUN))
     assert page.main([str(path), str(source)]) == 0
     lines = path.read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == ("above", page.START, page.END, "below")
     assert "stale" not in lines
+    assert other in lines, "a fix that this run did not play keeps its row"
+    assert "no-fix" not in path.read_text()
     assert "| [`gate`](page/gate.md) | 1 | 2 | 1 | 1 hung, 1 passed | 2 passed | 1 | 0 |" in lines
     assert (tmp_path / "page/gate.md").read_text() == page.of_fix("gate", RUN["proofs"], RUN["left-out"])
     path.write_text(f"{page.END} and then {page.START}")
