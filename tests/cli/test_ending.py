@@ -107,6 +107,7 @@ def test_a_command_that_only_prints_fails_where_it_cannot(command: str, how: str
     assert (code, lines) == (2 if how in WHY else 141, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "encoding"), [("caf\u00e9", "ascii"), ("caf\udce9", "utf-8")])
 @pytest.mark.parametrize("command", [*DONE, "check", "diff"])
 def test_a_path_that_the_output_cannot_hold_is_escaped(
@@ -140,6 +141,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize(("command", "module", "step", "error"), STEPS)
 def test_a_step_that_fails_after_the_commit_is_named(

@@ -201,6 +201,7 @@ CHECKS: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "expected"), CHECKS.values(), ids=CHECKS)
 def test_check_judges_what_the_job_imports(
     change: Callable[[Path, Path], object], expected: str, site: Path, tmp_path: Path

@@ -99,6 +99,7 @@ def test_the_same_input_gives_the_same_bytes_and_these_need_nothing(patched: Pat
     assert (ran.code, "not written: it needs nothing" in ran.out) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_long_says_what_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_installed_it_is_applied_and_revert_gives_the_command(how: str, patched:
     assert not [path for path in env.site.glob("verl*/**/*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_pip_prefers_it_to_the_plain_wheel_of_the_version(patched: Patched, tmp_path: Path) -> None:
     index = find_links(tmp_path / "index", VERL)
     env = environments.make_env(tmp_path / "env")
@@ -182,6 +184,7 @@ def test_each_wheel_has_a_line_that_says_whether_it_was_written(tmp_path: Path) 
         assert f"written: {out / name}" in ran.out
 
 
+@pytest.mark.slow
 def test_a_kind_narrows_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = make(out, wheels.fetch(*CORE), wheels.fetch(*VERL), "--kind", "wrong-values", "--output-format", "json")
@@ -193,6 +196,7 @@ def test_a_kind_narrows_it(tmp_path: Path) -> None:
     assert {fix for fix, *_ in found} == {"sft-packed-seq-broadcast"}
 
 
+@pytest.mark.slow
 def test_the_json_has_each_wheel_and_its_result(tmp_path: Path) -> None:
     index = find_links(tmp_path / "index", CORE, ("verl", "0.9.1"))
     requirements = tmp_path / "requirements.txt"
@@ -281,6 +285,7 @@ def test_an_error_is_in_the_json_too(words: list[str], out: str, code: str, tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["os._exit(9)", "raise KeyboardInterrupt"])
 def test_a_run_that_was_killed_or_interrupted_leaves_nothing_for_longer_than_the_next(end: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "tmp", tmp_path / "out"

@@ -101,6 +101,7 @@ def test_a_hang_is_known_by_its_own_fix_alone_and_its_culprits_are_named(name: s
         assert not is_shown or {*each.diagnosis.who.why} <= {*truth.culprits}, (kind, each.diagnosis.who)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, truth in pack.read()[1].items() if not truth.fix])
 def test_an_environment_only_adds_an_answer(name: str, tmp_path: Path) -> None:
     """Who is to be looked at is the same with an environment; what is known with one is possible without."""

@@ -202,6 +202,7 @@ def test_what_is_hostile_or_broken_is_named_and_the_rest_is_read(tmp_path: Path)
     assert not any(one.partly for one in job.unread)
 
 
+@pytest.mark.slow
 def test_a_pickle_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "PATIENCE_S", 2.0)
     job = intake.read([write(tmp_path, {"rank_1": bomb()})], silent)

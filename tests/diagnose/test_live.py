@@ -141,6 +141,7 @@ def test_ras_tells_who_is_behind_without_py_spy(
     assert collector.asked(found, by_pid) == {}
 
 
+@pytest.mark.slow
 def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program(hung, "squeue", SQUEUE)
     program(hung, "srun", SRUN)
@@ -167,6 +168,7 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
     assert again["why"] == answer["why"], "the same evidence, diagnosed again"
 
 
+@pytest.mark.slow
 def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program(hung, "kubectl", KUBECTL)
     main(["diagnose", "--live", "--kubectl", "job=x -n team -c main"])
@@ -175,6 +177,7 @@ def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: 
     assert said
 
 
+@pytest.mark.slow
 def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
     hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,7 +193,7 @@ def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
     assert list(kept.glob("hung_1/*/stacks/rank_5.txt"))
 
 
-@pytest.mark.parametrize("place", ["here", "slurm", "ray"])
+@pytest.mark.parametrize("place", ["ray", *(pytest.param(it, marks=pytest.mark.slow) for it in ("here", "slurm"))])
 def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpath(
     place: str, hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,6 +300,7 @@ class Endless(io.BufferedIOBase):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("piece", "between"),
     [

@@ -80,6 +80,7 @@ def test_editable(env: Env, tmp_path: Path, mode: str, layout: str) -> None:
         assert by_upstream(found)["megatron-lm"].package_dir == str(top / "megatron" / "training")
 
 
+@pytest.mark.slow
 def test_editable_megatron_beside_other_parts_of_the_namespace(env: Env, tmp_path: Path) -> None:
     make.write(env.site, {"megatron/energon/__init__.py": ""})
     make.project(make.tree(tmp_path / "checkout"), "megatron-core", "0.17.0")
@@ -89,6 +90,7 @@ def test_editable_megatron_beside_other_parts_of_the_namespace(env: Env, tmp_pat
     assert found.warnings == ()
 
 
+@pytest.mark.slow
 def test_a_wheel_hides_an_editable_install_by_finder(env: Env, wheels: dict[str, Path], tmp_path: Path) -> None:
     make.extract(wheels["verl"], env.site)
     make.project(make.verl(tmp_path / "checkout", "0.8.0"), "verl", "0.8.0")

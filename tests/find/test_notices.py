@@ -16,6 +16,7 @@ def warning(found: Search) -> str:
     return found.warnings[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "files"),
     [

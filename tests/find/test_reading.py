@@ -125,8 +125,13 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "kind"),
     [
-        *((version, kind) for version in (OWN, "debian") for kind in KINDS),
-        *((version, kind) for version in OTHERS for kind in (plain, copied, with_system)),
+        *((OWN, kind) for kind in KINDS),
+        *(pytest.param("debian", kind, marks=pytest.mark.slow) for kind in KINDS),
+        *(
+            pytest.param(version, kind, marks=pytest.mark.slow)
+            for version in OTHERS
+            for kind in (plain, copied, with_system)
+        ),
     ],
 )
 def test_environments_of_each_kind(
@@ -159,7 +164,7 @@ def test_environments_of_each_kind(
 
 
 @pytest.mark.parametrize("mode", ["lenient", "compat", "strict"])
-@pytest.mark.parametrize("layout", ["flat", "src"])
+@pytest.mark.parametrize("layout", ["flat", pytest.param("src", marks=pytest.mark.slow)])
 def test_editable_installs_of_setuptools(mode: str, layout: str, env: make.Env, tmp_path: Path) -> None:
     where = "." if layout == "flat" else "src"
     source = make.verl(make.core(tmp_path / "checkout" / where))
@@ -187,6 +192,7 @@ def test_a_finder_is_read_only_as_setuptools_has_written_it(env: make.Env, tmp_p
 BOMB = "/\n" * (1 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "why"),
     [

@@ -62,7 +62,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "outlines", lambda fix: OutlineTable({}, {}, {}))
 
 
-_SLOW = {"expert-grad-norm", "fsdp-dynamic-bsz", "mtp-cp-deadlock", "mtp-zero-tokens", "sft-packed-seq-broadcast"}
+_SLOW = {"expert-grad-norm", "fsdp-dynamic-bsz", "gdn-out-norm-tp", "mtp-cp-deadlock", "mtp-zero-tokens"}
+_SLOW |= {"router-token-scale", "sft-packed-seq-broadcast"}
 _MARKED = [
     pytest.param(base, marks=[pytest.mark.slow] if base.fix in _SLOW else [], id=" ".join(base)) for base in BASES
 ]

@@ -9,7 +9,6 @@ import pytest
 from support import sources, wheels
 from support.fake_clone import git, repository
 from unhang.compat.sweep import as_written
-from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
 from unhang.shapes import catalog
 
@@ -21,9 +20,8 @@ def no_repository(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "why"), [(lambda _: None, "lacks"), (no_repository, "gives no refs/pull/")])
-@pytest.mark.parametrize("pull", as_written.pulls(), ids=lambda pull: f"{pull.target.fix}-{pull.target.function}")
 def test_a_bare_clone_without_a_config_file_that_lacks_the_pull_request(
-    pull: Pull, damage: Callable[[Path], None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Path], None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "bare"
     git(tmp_path, "clone", "-q", "--mirror", str(repository(tmp_path / "origin")), str(folder))
@@ -32,7 +30,7 @@ def test_a_bare_clone_without_a_config_file_that_lacks_the_pull_request(
     for variable in wheels.CLONES.values():
         monkeypatch.setenv(variable, str(folder))
     with pytest.raises(UnhangError, match=why) as caught:
-        sources.pull_request_diff.__wrapped__(pull)
+        sources.pull_request_diff.__wrapped__(as_written.pulls()[0])
     assert (str(folder) in caught.value.message, "\n" in caught.value.message) == (True, False)
 
 

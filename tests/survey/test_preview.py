@@ -13,6 +13,7 @@ from unhang.survey.verdicts import survey
 from unhang.tell import report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [("megatron-core", "0.17.1"), ("ms-swift", "3.12.6")], ids=" ".join)
 def test_it_is_what_check_says_after_apply(release: tuple[str, str], tmp_path: Path) -> None:
     """Their rewritten files hold other functions too: targets in one, one that a target depends on in the other."""

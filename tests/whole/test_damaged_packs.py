@@ -151,6 +151,7 @@ def refused(ran: cli.Ran, acme: Path) -> bool:
     return ran.code == 2 and len(lines) == 1 and ("error[bad-pack]" in lines[0] or "error[no-pack]" in lines[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(NUMBER))
 def test_a_damaged_pack_is_refused_by_name_or_the_answer_is_right(
     seed: int, acme: Path, site: Path, tmp_path: Path

@@ -41,6 +41,7 @@ def test_the_pages_for_images_projects_and_nodes_show_one_that_leaves_nothing_ou
     assert [line for line in SHOWN if "--fix" in line[1]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verl", ["0.7.1", "0.8.0", "0.9.1"])
 @pytest.mark.parametrize("line", sorted({line for _, line in SHOWN}))
 def test_each_leaves_nothing_that_is_needed(line: str, verl: str, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_pip_uninstalls_and_reinstalls_over_a_patched_wheel(tmp_path: Path, comp
 # Bytecode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "is_folder"),
     [("timestamp", False), ("timestamp", True), ("checked-hash", False), ("unchecked-hash", False)],

@@ -97,6 +97,7 @@ def of_unhang(name: str) -> tuple[str, ...]:
     return tuple(words[words.index("unhang") + 1 :])
 
 
+@pytest.mark.slow
 def test_a_saved_image_has_the_answers_of_its_container(builder: Builder, installed: str, tmp_path: Path) -> None:
     images.must_build(builder, write(tmp_path, step()[-1]), tmp_path, "saved", BASE=installed)
     inside = builder.in_image("saved", "unhang", "check", "--output-format", "json")

@@ -53,6 +53,7 @@ def test_what_a_fix_needs_beside_it_comes_along_in_the_releases_that_need_it(sit
     assert check.out.rstrip().endswith(last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--kind", "wrong-values"]])
 def test_without_it_the_fix_is_blocked_by_name_and_required_it_fails(kind: list[str], site: Path) -> None:
     ran = cli.called_with_all("apply", "--target", site, *kind, "--skip", BESIDE, "--require", SIZE_ONE)
@@ -93,6 +94,7 @@ def test_nothing_comes_along_with_what_cannot_strike(site: Path) -> None:
     assert (cli.called_with_all("apply", *alone).code, written(site)) == (0, set())
 
 
+@pytest.mark.slow
 def test_what_would_harm_the_job_is_not_written_unless_it_is_asked_for_by_its_condition(site: Path) -> None:
     fix = "router-token-scale"
     where = ["--target", str(site), *NO_VERL_LOSS, *settings(tensor_model_parallel_size=2)]

@@ -87,6 +87,7 @@ def cached(home: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_in_uvs_symlink_mode_all_of_the_commands_work(uv: Words, tmp_path: Path) -> None:
     env = installed(uv, tmp_path / "env", "symlink")
     cache, link = tree(tmp_path / "cache"), os.readlink(env.site / ENGINE)

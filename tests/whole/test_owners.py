@@ -138,6 +138,7 @@ def test_the_state_of_somebody_who_may_not_write_there_is_not_used(site: Path, m
     assert users.run(ROOT, "revert", "--target", site).code == 0, "as the hint says"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.EPERM])
 def test_a_file_system_that_refuses_locks_is_left_as_it_was(
     site: Path, number: int, monkeypatch: pytest.MonkeyPatch

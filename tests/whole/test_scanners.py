@@ -115,6 +115,7 @@ def needed() -> set[str]:
     return {f"x_unhang-{row['fix']}" for row in rows["rows"] if row["verdict"] == "needed"}
 
 
+@pytest.mark.slow
 def test_both_scanners_report_a_lock_file_until_the_code_is_rewritten(job: Path, service: str) -> None:
     if not shutil.which("jq"):
         pytest.skip("the page uses jq")

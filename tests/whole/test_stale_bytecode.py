@@ -144,6 +144,7 @@ def test_what_upstream_fixed_is_not_fixed_while_older_code_runs(tmp_path: Path) 
     assert cli.installed("check", *words).code == 0
 
 
+@pytest.mark.slow
 def test_an_accepted_rewrite_is_not_settled_while_older_code_runs(tmp_path: Path) -> None:
     site = cli.unpack_targets(tmp_path / "site", ("verl", "0.7.1"))
     file = site / "verl/workers/engine/megatron/transformer_impl.py"
@@ -231,6 +232,7 @@ def test_the_loader_of_an_overlay_runs_no_unchecked_bytecode(site: Path, tmp_pat
     assert cli.called("overlay", overlay, "--check", "--target", site, *FIX).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blow", [die, pytest.param(fail, marks=pytest.mark.slow)])
 def test_a_run_that_only_deletes_bytecode_may_end_anywhere(blow: Blow, stage: Stage) -> None:
     """Whatever it left, the next run finds out and ends it."""
@@ -286,6 +288,7 @@ def names(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if name.endswith(".pyc")}
 
 
+@pytest.mark.slow
 def test_a_wheel_carries_no_bytecode_of_a_changed_file(carried: Carried, tmp_path: Path) -> None:
     before = carried(None, CHANGED, PLAIN, UPSTREAMS_OWN)
     ran = cli.called("wheel", before, "-o", tmp_path / "out", "--require", "expert-dp-warmup")
@@ -305,6 +308,7 @@ def test_a_wheel_carries_no_bytecode_of_a_changed_file(carried: Carried, tmp_pat
     assert cli.called("check", "--target", site, "--require", "expert-dp-warmup").code == 0
 
 
+@pytest.mark.slow
 def test_a_wheel_carries_no_stale_bytecode_of_upstream_s_own_fix(carried: Carried, tmp_path: Path) -> None:
     before = carried(b"class MeanMetric: pass\n", UPSTREAMS_OWN)
     words = "--fix", "mean-metric-dtype"

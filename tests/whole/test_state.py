@@ -46,6 +46,7 @@ def borrowed(env: Env) -> Words:
     return ["--python", str(borrowing(env).python)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [lambda env: ["--target", str(env.site)], moved, through_a_link, borrowed])
 def test_revert_finds_it_by_another_name(env: Env, then: Callable[[Env], Words]) -> None:
     before = cli.tree(env.site)
@@ -76,6 +77,7 @@ def test_a_copy_of_an_environment_has_its_own_receipt(env: Env, tmp_path: Path) 
     assert (cli.tree(copy), cli.tree(env.site)) == (before, patched)
 
 
+@pytest.mark.slow
 def test_uv_run_with_keeps_the_receipt(tmp_path: Path) -> None:
     """The audit's case: the command patches .venv, and its own environment is deleted when it ends."""
     env = environments.make_env(tmp_path / "project/.venv")

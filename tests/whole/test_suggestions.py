@@ -124,11 +124,11 @@ SCRIPT = ("--python", "env/bin/python", "--script", "ml work/pretrain_gpt.py")
 APPLIED = ran("apply", *SITE)
 CASES = {
     "needed": Case(site(VERL, SWIFT, CORE), SITE),
-    "script": Case(shadowed, SCRIPT),
-    "drifted": Case(site(VERL), SITE, (DRIFT,), UNKNOWN, least=3, is_curable=False),
     "no receipt": Case(site(VERL), SITE, (APPLIED, removed("site/.unhang")), ("check", "revert"), least=0),
 }
 SLOW = {
+    "script": Case(shadowed, SCRIPT),
+    "drifted": Case(site(VERL), SITE, (DRIFT,), UNKNOWN, least=3, is_curable=False),
     "quoted": Case(site(VERL, name=QUOTED), ("--source", QUOTED)),
     "overlay": Case(outdated_overlay, (), commands=("check", "overlay --check 'over lay'"), python_path="over lay"),
     "edited since": Case(site(VERL, SWIFT), SITE, (APPLIED, DRIFT), ("check", "revert"), least=4, is_curable=False),

@@ -157,8 +157,7 @@ def test_a_pack_of_thirty_fixes_asks_at_most_half_as_much_again(tmp_path: Path) 
     "option",
     [
         "--target",
-        "own interpreter",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("--python", "$VIRTUAL_ENV")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("own interpreter", "--python", "$VIRTUAL_ENV")),
     ],
 )
 def test_the_work_does_not_grow_with_the_environment(option: str, tmp_path: Path) -> None:

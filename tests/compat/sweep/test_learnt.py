@@ -71,6 +71,7 @@ print(*(name for name in sys.modules if name.split(".")[0] == "unhang"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "module", "changed"),
     [
