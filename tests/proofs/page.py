@@ -45,12 +45,26 @@ def main(arguments: Sequence[str]) -> int:
 def with_others(table: str, page: str) -> str:
     """Return a table with the rows that the page has of fixes that this run did not play, in the order of their ids."""
     head, line, *rows = table.split("\n")
-    known = {
-        row.partition("](")[0][4:-1]: row for row in page.partition(START)[2].split("\n") if row.startswith("| [`")
-    }
-    known = {fix: row for fix, row in known.items() if fix in catalog.fixes()}
-    known |= {row.partition("](")[0][4:-1]: row for row in rows}
+    there = [row for row in page.partition(START)[2].split("\n") if row.startswith("| [`")]
+    known = {_fix_of(row): row for row in there if _fix_of(row) in catalog.fixes()}
+    known |= {_fix_of(row): row for row in rows}
     return "\n".join([head, line, *(known[fix] for fix in sorted(known))])
+
+
+def _fix_of(row: str) -> str:
+    return row.removeprefix("| [`").partition("`")[0]
+
+
+def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the documents of several runs. Where two runs have the same line, the first one counts."""
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    left_out: dict[tuple[str, ...], dict[str, Any]] = {}
+    for document in documents:
+        for line in document["proofs"]:
+            lines.setdefault((line["proof"], line["case"], *line["outcomes"]), line)
+        for item in document["left-out"]:
+            left_out.setdefault((item["proof"], item["name"]), item)
+    return {"proofs": list(lines.values()), "left-out": list(left_out.values())}
 
 
 def overview(by_fix: Mapping[str, Sequence[Line]], folder: str) -> str:
