@@ -1,4 +1,4 @@
-"""What the code is at which ranks wait or fail: functions of a fix's signature, and what explains the hang before it.
+"""What is known of the code in which ranks wait or fail: functions of a fix's signature, and what explains it first.
 
 That such a function needs its fix here is a fact about the job's code. Whether it hung the job is seen from the other
 ranks: where they are, in what they differ, and whether one of them has failed or is held up by itself.
