@@ -344,13 +344,13 @@ class _Shown:
                 if not (is_told and number in self._inside)
             )
         if len(self._ways()) > 1:
-            yield "these ranks came to the function by different calls"
+            yield "these ranks reached the function by different calls"
         yield from (f"{called([number])} {why}" for number in self._rest if (why := self._held_up(number)))
         for number in () if hang.differ or hang.types else self._inside:
             for frame in (_called_back(it, hang.waits) for it in _frames(ranks[number])):
                 if frame:
                     at = f"{frame.function} ({frame.file}:{frame.line})"
-                    yield f"{called([number])} came there by a user's code: {at}"
+                    yield f"{called([number])} was led there by a user's code: {at}"
         yield from self._past()
 
     def _held_up(self, number: int) -> str:
