@@ -328,9 +328,9 @@ def from_checkout(session: nox.Session) -> dict[str, str]:
 
 @nox.session(python="3.11", reuse_venv=True)
 def sweep(session: nox.Session) -> None:
-    """Regenerate compat/ from the package index and clones (UNHANG_{MEGATRON,VERL,SWIFT}_CLONE: paths or URLs).
+    """Regenerate compat/ from the package index and clones, then the README's table and docs/matrix.svg from it.
 
-    Then write the README's table and docs/matrix.svg from it.
+    UNHANG_{MEGATRON,VERL,SWIFT,BRIDGE,MCORE_BRIDGE}_CLONE name the clones, as paths or URLs.
     """
     env = from_checkout(session)
     install_proofs(session)

@@ -220,7 +220,7 @@ On another machine, only the ratios mean anything.
 
 ![Median wall time of each process, with the middle half of its runs](performance.svg)
 
-- *Thirty fixes*: with made-up ones, each a copy of a real one, for copies of the files that this one rewrites.
+- *Thirty fixes*: with made-up fixes added. Each is a copy of a real one, for copies of the files that it rewrites.
 - *Crowded*: among 400 other distributions with 60,000 files. *Cold*: {cold}, and no bytecode,
   not even of the standard library.
 - Each `apply` is reverted and each edit undone, untimed.

@@ -291,15 +291,15 @@ from memory, on {machine}. On another machine, only the ratios mean anything.
 
 ## Goals
 
-For 1,024 ranks with 2,000 entries of 20 frames each, where both take turns, and the least of {rounds} counts:
+For 1,024 ranks with 2,000 entries of 20 frames each, where both readers take turns, and the lowest of {rounds} counts:
 
 {goals}
 
 ## Figures
 
 Wall time, processor time of all processes, and their highest memory together, to read the dumps and to diagnose the
-hang. *Bare unpickling* is `pickle.load` and no more, in as many processes as unhang takes; it leaves the garbage
-collector on, unhang turns it off. torchfrtrace is torch 2.13's; it reads in one process, and keeps all entries.
+hang. *Bare unpickling* is `pickle.load` and no more, in as many processes as unhang uses. It leaves the garbage
+collector on; unhang turns it off. torchfrtrace is torch 2.13's; it reads in one process, and keeps all entries.
 
 {rows}
 
@@ -310,12 +310,12 @@ The machine had other work, so compare processor times. *None in {patience} s*: 
 ## Beside torchfrtrace
 
 Both get the same made-up dumps of one hang, mtp-cp-deadlock, in the ways in which people have them
-(`benchmarks/beside.py`). torchfrtrace is told to bear missing ranks.
+(`benchmarks/beside.py`). torchfrtrace is told to accept missing ranks.
 
 {said}
 
-torchfrtrace's `-j` prints all entries of all ranks side by side, where unhang has no name for a hang: run it too, on
-whole, unzipped pickles that you trust: `torchfrtrace DIR -p nccl_trace_rank_`.
+If unhang has no name for a hang, run torchfrtrace too, on whole, unzipped pickles that you trust:
+`torchfrtrace DIR -p nccl_trace_rank_`. With `-j` it prints all entries of all ranks side by side.
 """
 
 

@@ -1,4 +1,4 @@
-"""megatron-core: permute and unpermute without Transformer Engine's fusion where no token is for a local expert.
+"""megatron-core: permute and unpermute without Transformer Engine's fusion if no token is for a local expert.
 
 https://github.com/NVIDIA/Megatron-LM/pull/3626 (closed; its zeros for an empty batch are outside of the graph)
 """

@@ -1,4 +1,4 @@
-"""Edits that a diff gives, for the shapes on record alone: lines for lines, and nothing known of what they do.
+"""Edits that a diff gives, only for the shapes on record: lines for lines, without knowing what they do.
 
 A codemod of a fix that is ``unproved`` is a table of these. Lines are found by those around them, which must stand in
 the file exactly once; every other byte stays. Neither LibCST nor a parser is needed, whatever language the file is in.

@@ -1,4 +1,4 @@
-"""megatron-core, mcore-bridge: divide the loss of multi-token prediction by no zero.
+"""megatron-core, mcore-bridge: never divide the loss of multi-token prediction by zero.
 
 https://github.com/NVIDIA/Megatron-LM/pull/3396
 """

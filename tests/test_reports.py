@@ -62,7 +62,7 @@ def test_a_report_has_its_parts(program: Path) -> None:
 def test_a_report_has_the_first_version_that_is_wrong(name: str) -> None:
     rows = matrix.rows([catalog.fix(name)], catalog.releases(), catalog.shape_table())
     first = next(row.version for row in rows if row.verdict == NEEDED)
-    assert f"Since {first.partition('rc')[0]}," in (reports.REPORTS / f"{name}.md").read_text(encoding="utf-8")
+    assert f"Affects {first.partition('rc')[0]} and " in (reports.REPORTS / f"{name}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

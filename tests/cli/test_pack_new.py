@@ -209,7 +209,7 @@ def test_a_codemod_that_was_edited_is_refused_until_it_is_swept_again(site: Path
         assert (found.code, f"in: {path}\n" in found.err, "it was edited since" in found.err) == (2, True, True), found
     assert cli.tree(site) == before
     swept = ran("sweep", tmp_path, *here)
-    assert (swept.code, "its codemod was edited: what is on record of it begins anew" in swept.err) == (0, True), swept
+    assert (swept.code, "its codemod was edited: its record starts again from nothing" in swept.err) == (0, True), swept
     assert cli.called_with_all(*build).code == 0
     assert ran("apply", tmp_path, *here).code == 0
     assert "LIMIT = 5" in (site / FILE).read_text()

@@ -66,12 +66,12 @@ def _tables(folder: Path) -> str:
     total = sum(not truth.fix for truth in truths.values())
     return "\n\n".join(
         [
-            f"The {total} hangs that are no fix's, by what names their culprits:",
+            f"The {total} hangs that belong to no fix, by the evidence that names their culprits:",
             pages.table(("by", "all of them, and nobody else", "some of them", "nobody", "others too"), judged),
             "The recorded hangs of the fixes, in an environment that needs every fix, by the answer to each kind of "
             "evidence, and to all of it:",
             pages.table(("job", *pack.KINDS, "all"), ours),
-            "Each hang that is no fix's, with the ranks that are named:",
+            "Each hang that belongs to no fix, with the ranks that are named:",
             pages.table(("job", "what it is", "culprits", "answer", *pack.KINDS, "all", "torchfrtrace", "NVRX"), rows),
         ]
     )

@@ -93,7 +93,7 @@ def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
 def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
     job = JOB._replace(size=8, spoken=frozenset({3, 5}))
     assert said(made(job=job, environment=None)).endswith(
-        "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines that tell of no error and no collective"
+        "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines without an error or a collective"
     )
 
 

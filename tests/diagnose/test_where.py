@@ -48,7 +48,7 @@ def test_an_operation_in_words(operation: Operation, wanted: str) -> None:
             "dump: entry 1: last all_reduce 12 of default_pg, [2] Float",
         ),
         (one(), "waiting in no collective, and none is recorded", ""),
-        (one(recorded=False), "in no collective that a file tells of", ""),
+        (one(recorded=False), "in no collective that a file shows", ""),
     ],
 )
 def test_where_a_rank_is(whose: Rank, doing: str, line: str) -> None:

@@ -436,7 +436,7 @@ def test_a_rank_that_printed_lines_is_not_one_from_which_nothing_came() -> None:
     whole = merged([said])
     assert ([*whole.ranks], [*whole.spoken]) == ([1, 2, 3], [0])
     assert who.of(facts.of(whole)).why == {
-        0: "nothing came from it but lines that tell of no error and no collective, and default_pg waits for it"
+        0: "nothing came from it but lines without an error or a collective, and default_pg waits for it"
     }
     assert merged([said, Told("rank_4.log", named=4)]).spoken == {0, 4}
 

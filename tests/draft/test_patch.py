@@ -106,7 +106,7 @@ def test_a_last_line_of_context_may_be_missing() -> None:
     text = diff("a\nb\nc\n", "a\nd\nc\n")
     assert text.endswith(" c\n")
     assert apply(text.removesuffix(" c\n"), a_x="a\nb\nc\n").files[0].after == "a\nd\nc\n"
-    with pytest.raises(UnhangError, match="not as many lines"):
+    with pytest.raises(UnhangError, match="as many lines as it says"):
         apply(text.removesuffix("+d\n c\n"), a_x="a\nb\nc\n")
 
 

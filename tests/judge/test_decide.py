@@ -138,7 +138,7 @@ def test_a_defect_that_no_rewrite_is_for_is_needed_and_says_what_else_to_do() ->
     where = gates.installation(Path("/site"))
     for target in RUN, RUN._replace(workaround="upgrade"):
         found = decide(target, where, seen_in(ONE), table, gates.releases(), None)
-        detail = "the defect is here, and no rewrite is for this function; a note"
+        detail = "the defect is here, and there is no rewrite for this function; a note"
         assert found == Verdict("needed", "no-rewrite", detail, target.workaround)
         assert not found.to_rewrite
     assert verdict_on(seen_in(ONE)).to_rewrite

@@ -57,7 +57,7 @@ def test_a_fix_that_would_harm_the_job_is_blocked_with_the_command_that_writes_i
     assert planned(found) == ({"pause"}, {"gate": why})
     _, blocked = weighed(found, Request(target="site", chosen=(("--kind", "hang"), ("--setting", "size=2"))))
     line = f"unhang apply --target site --setting size=2 --fix gate --even-if '{CONDITION}'"
-    assert {it.hint for it in blocked} == {f"to write it all the same: `{line}`"}
+    assert {it.hint for it in blocked} == {f"to write it anyway: `{line}`"}
     for written in (CONDITION, job_fixes.LEAVE_OUT["if"], "loss == mean  and size>1"):
         assert planned(found, Request(even_if=(written,))) == ({"gate", "pause"}, {}), "as a shell may leave it"
     assert planned(found, Request(even_if=("size > 1",)))[0] == {"pause"}

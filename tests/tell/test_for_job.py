@@ -122,7 +122,7 @@ def test_the_last_line_is_about_what_is_left_for_the_job(found: list[Finding]) -
     assert command == "  unhang apply --target site --job train.sh"
     harmed = struck(found, "strikes", "cannot-strike", holds=True)
     counts, command = console.summary(harmed, OF_A_JOB).splitlines()
-    assert counts.endswith(f"gate would abort this job ({CONDITION}); to write it all the same:")
+    assert counts.endswith(f"gate would abort this job ({CONDITION}); to write it anyway:")
     assert command == f"  unhang apply --target site --job train.sh --fix gate --even-if '{CONDITION}'"
 
 

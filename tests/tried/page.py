@@ -33,7 +33,7 @@ def tried(found: Sequence[Tried], commit: str) -> str:
             table(("patch", "release", "lines", "became a fix"), rows),
             table(("patch", "case", "unhang apply, or revert", "the original"), cases),
             f"Where the place had changed, {len(quiet)} of {len(theirs)} originals ended with 0, and "
-            f"{sum(seen.files != 'untouched' for seen in quiet)} of these wrote all the same. `unhang apply --require "
+            f"{sum(seen.files != 'untouched' for seen in quiet)} of these wrote anyway. `unhang apply --require "
             f"ID` ended with 1, and wrote nothing, in {sum(seen[:2] == (1, 'untouched') for seen in ours)} of "
             f"{len(ours)} tries.",
         )

@@ -139,8 +139,8 @@ def text(every: list[Came]) -> str:
     whole, wrong = (sum(it.what.startswith(word) for it in taken) for word in ("whole", "WRONG"))
     head = (
         f"Of {len(taken)} public patches that `git apply` takes on the wheel that they were made for, **{whole} became "
-        f"packs whole**: the same bytes but for lines of ours, and the wheel's own after `revert`. {wrong} gave "
-        "anything else."
+        f"packs whole**: the same bytes except for our comments, and the wheel's own bytes after `revert`. {wrong} "
+        "gave anything else."
     )
     names = sorted({it.source.repository for it in taken})
     sums = [_sums(name, [it for it in taken if it.source.repository == name]) for name in names]

@@ -80,7 +80,7 @@ def test_it_is_never_written_is_named_last_and_the_other_fixes_go_in(
     assert (ran.code, target.read_bytes()) == (1, before)
     assert ran.err.splitlines()[-1].startswith(f"blocked: {FIX} ")
     assert f"do: {WORKAROUND}" in ran.err or "its row above says why" in ran.err
-    assert "and no rewrite is for this function" in ran.out + ran.err
+    assert "and there is no rewrite for this function" in ran.out + ran.err
     if command == ("apply",):
         assert f"# unhang {OTHER}:".encode() in (site / "megatron/core/parallel_state.py").read_bytes()
     assert f"# unhang {FIX}:" not in ran.out

@@ -1,4 +1,4 @@
-"""The end of a command that has written: whatever fails from then on, the user hears what is in place."""
+"""The end of a command that has written: if anything fails from then on, the user is told what is in place."""
 
 from __future__ import annotations
 

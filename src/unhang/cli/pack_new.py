@@ -1,4 +1,4 @@
-"""``unhang pack new ID --pack DIR``: a fix of a pack from a diff; the pack and upstream too, where there is none."""
+"""``unhang pack new ID --pack DIR``: a fix of a pack from a diff; makes the pack and upstream too, if there is none."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _even_if(given: Mapping[str, Any], fixes: Sequence[str]) -> tuple[str, ...]:
     for text in conditions:
         if not any(harm.is_meant(text) for harm in harms):
             there = ", or ".join(sorted(suggest.line("--even-if", harm.condition) for harm in harms))
-            message = f"no fix that was chosen is to be left out of a job with {text!r}"
+            message = f"none of the chosen fixes is left out of a job with {text!r}"
             raise UnhangError("bad-option", message, hint=there or "`unhang check` prints such conditions")
     return conditions
 

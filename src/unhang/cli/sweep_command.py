@@ -103,7 +103,7 @@ def _swept(fix: Fix, release: Release, tree: Path) -> bool:
     shown = gate.line(f"{fix.id}: {release.project} {release.version} ({release.where})")
     path, known = recorded.path(fix.id), dict(catalog.facts(fix.id))
     if recorded.is_edited(fix.id, known.get("codemod")):
-        console.say(f"{fix.id}: its codemod was edited: what is on record of it begins anew")
+        console.say(f"{fix.id}: its codemod was edited: its record starts again from nothing")
         known = {}
     known = (known or facts.document(fix.targets)) | {"codemod": recorded.digests(packs.read(path), path)}
     files = dict.fromkeys(it.file for it in fix.targets)

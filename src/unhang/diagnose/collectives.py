@@ -1,4 +1,4 @@
-"""Where the ranks of a job have come apart: who waits in which operation, who issued another one, and who none."""
+"""Where the ranks of a job diverge: which one waits in which operation, which issued another, and which none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read all files of a hung job. What a file is, its content tells."""
+"""Read all files of a hung job. The content of a file shows what it is."""
 
 from __future__ import annotations
 

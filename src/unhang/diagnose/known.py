@@ -1,4 +1,4 @@
-"""What the code is at which ranks wait or fail: functions of a fix's signature, and what explains the hang before it.
+"""What is known of the code in which ranks wait or fail: functions of a fix's signature, and what explains it first.
 
 That such a function needs its fix here is a fact about the job's code. Whether it hung the job is seen from the other
 ranks: where they are, in what they differ, and whether one of them has failed or is held up by itself.
@@ -344,13 +344,13 @@ class _Shown:
                 if not (is_told and number in self._inside)
             )
         if len(self._ways()) > 1:
-            yield "these ranks came to the function by different calls"
+            yield "these ranks reached the function by different calls"
         yield from (f"{called([number])} {why}" for number in self._rest if (why := self._held_up(number)))
         for number in () if hang.differ or hang.types else self._inside:
             for frame in (_called_back(it, hang.waits) for it in _frames(ranks[number])):
                 if frame:
                     at = f"{frame.function} ({frame.file}:{frame.line})"
-                    yield f"{called([number])} came there by a user's code: {at}"
+                    yield f"{called([number])} was led there by a user's code: {at}"
         yield from self._past()
 
     def _held_up(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Who says a line of a log: what launchers and torch put before it."""
+"""Which rank or process wrote a line of a log: what launchers and torch put before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends and receives: which meet, for whom each rank's first operation waits, and who did otherwise than its like."""
+"""Sends and receives: which meet, for whom each rank's first operation waits, and which rank differs from its peers."""
 
 from __future__ import annotations
 

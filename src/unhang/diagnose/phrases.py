@@ -1,4 +1,4 @@
-"""What errors say about ranks and processes: the sentences of ``phrases.ini``, which tells how one is written."""
+"""What errors say about ranks and processes: the sentences of ``phrases.ini``, which says how to write one."""
 
 from __future__ import annotations
 

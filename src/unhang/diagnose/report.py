@@ -274,7 +274,7 @@ def _read(job: Job) -> str:
         nameless = f"{len(job.names)} process{'' if len(job.names) == 1 else 'es'} of unknown rank"
         known = f"{known}, and {nameless}" if number else nameless
     lacks = f"; nothing of {job.called(gone)}" if (gone := missing(job)) else ""
-    lacks += f"; of {job.called(job.spoken)} only lines that tell of no error and no collective" if job.spoken else ""
+    lacks += f"; of {job.called(job.spoken)} only lines without an error or a collective" if job.spoken else ""
     return f"read {count(job.files, 'file')}: {known}{lacks}"
 
 

@@ -1,4 +1,4 @@
-"""What a text says about ranks and processes: whom it blames, who merely waits, and by which cause."""
+"""What a text says about ranks and processes: which ones it blames, which ones only wait, and for which cause."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def elsewhere(rank: Rank) -> Place:
         return place._replace(evidence=(*place.evidence, *failing(rank.rank, failures(rank)).evidence))
     last = [one for one in rank.last if one.kind]
     if not rank.recorded:
-        return Place((rank.rank,), "in no collective that a file tells of", ())
+        return Place((rank.rank,), "in no collective that a file shows", ())
     if not last:
         return Place((rank.rank,), "waiting in no collective, and none is recorded", ())
     return Place((rank.rank,), "waiting in no collective", (f"{last[-1].source}: last {_named(last[-1])}",))

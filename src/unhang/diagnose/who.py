@@ -174,7 +174,7 @@ def _silent(facts: Facts) -> dict[int, str]:
         found = {**dict.fromkeys(unseen & others, f"rank {number} waits for it"), **found}
     if not facts.meetings and any(facts.calls.values()) and not is_most:
         found = dict.fromkeys(unseen, "others wait in a collective")
-    but = " but lines that tell of no error and no collective"
+    but = " but lines without an error or a collective"
     return {it: f"nothing came from it{but if it in facts.job.spoken else ''}, and {why}" for it, why in found.items()}
 
 
@@ -336,7 +336,7 @@ def _in_what(facts: Facts) -> dict[int, str]:
                 if any(one.done and not one.kind for one in meeting.operations.values()):
                     continue  # nobody knows what that one issued, which is past it: it may be one of the most
                 if odd := _odd(facts, meeting, sides):
-                    named = dict.fromkeys(odd, f"{why}, in which its peer did as other such groups")
+                    named = dict.fromkeys(odd, f"{why}; its peer did what other such groups do")
             found.update(named)
     return found
 
@@ -393,7 +393,7 @@ def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]
     most = {number for number, many in times.items() if many == max(times.values())}
     named = odd.keys() if odd and odd.keys() != ends.keys() else most
     return {
-        number: (f"sent and received otherwise than {odd[number]} ranks of its like: " if number in odd else "")
+        number: (f"sent and received differently from {odd[number]} similar ranks: " if number in odd else "")
         + f"in {where.label(ends[number][0].group)}, {ends[number][1]}"
         for number in named
     }
@@ -433,7 +433,7 @@ def _in_cycle(facts: Facts) -> dict[int, str]:
         edges = {number: core & ahead[number] for number in core}
         crossing = [one for one in _ring(edges) if not _ring({it: to - {one} for it, to in edges.items() if it != one})]
         for one in crossing if len(crossing) == 1 else ():
-            found[one] = f"waits in {labels[one]}, and all who wait for another there wait for it in the end"
+            found[one] = f"waits in {labels[one]}, and every rank that waits for others there waits for it in the end"
         for one in core if len(crossing) != 1 else ():
             found[one] = f"deadlocked in {labels[one]}: it waits for ranks that wait for it"
     return found

@@ -266,7 +266,7 @@ def _hunk(rows: Sequence[str], at: int, start: int, old: int, _: int, new: int) 
             break
         at += 1
     if old != new or old < 0 or not found:
-        why = f"this is not a unified diff: the hunk at line {first} has not as many lines as it says"
+        why = f"this is not a unified diff: the hunk at line {first} does not have as many lines as it says"
         raise UnhangError("bad-patch", why, hint="`git diff` writes one")
     if ends["-"] != ends["+"]:
         found.append(("+" if ends["-"] else "-", ""))

@@ -1,4 +1,4 @@
-"""What a function takes from outside: its arguments, the globals of its file, and what of these decides it. Pure."""
+"""What a function takes from outside: its arguments, the globals of its file, and what decides its branches. Pure."""
 
 from __future__ import annotations
 

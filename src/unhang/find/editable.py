@@ -1,4 +1,4 @@
-"""The finder of an editable install that setuptools writes: read as data, for its code is always the same."""
+"""The finder of an editable install that setuptools writes: read as data, because its code is always the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlays that a job has on PYTHONPATH: whose start-up hooks run, and what they import in place of the originals."""
+"""Overlays that a job has on PYTHONPATH: which start-up hooks run, and what they import in place of the originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an interpreter that was found, not named, is a program to start: only where nobody else could have put it."""
+"""Whether to start an interpreter that was found, not named: only if nobody else could have put it there."""
 
 from __future__ import annotations
 

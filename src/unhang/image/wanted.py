@@ -1,4 +1,4 @@
-"""Which files of an image are read: by name, for nobody knows where imports lead before all layers are read."""
+"""Which files of an image are read: by name, because nobody knows where imports lead before all layers are read."""
 
 from __future__ import annotations
 

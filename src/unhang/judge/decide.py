@@ -138,7 +138,7 @@ def decide(
             return _affected_elsewhere(target, installation, known, seen, releases, past)
         return _affected(target, known, seen, past)
     if known.state == NO_REWRITE:
-        why = joined("the defect is here, and no rewrite is for this function", known.note)
+        why = joined("the defect is here, and there is no rewrite for this function", known.note)
         return Verdict(NEEDED, NO_REWRITE, why, target.workaround)
     is_marked = f"# unhang {target.fix}:".encode() in (seen.data or b"")
     is_ours = past is not None and (past.patched == seen.sha256 or is_marked)
@@ -344,11 +344,11 @@ def _problem(seen: Observation, problem: str, installation: Installation) -> tup
         "defined-twice": (f"the function is defined more than once, {seen.detail}", "keep one definition"),
         "rebound": (
             f"the file binds the function's name again, {seen.detail}: something else may run in its place",
-            "take that out, or reinstall the package",
+            "remove that, or reinstall the package",
         ),
         "rebound-unknown": (
             f"the file runs code that may bind the function's name again, {seen.detail}: nobody can tell what runs",
-            "take that code out, or reinstall the package",
+            "remove that code, or reinstall the package",
         ),
         "not-a-file": (f"the file is {seen.detail}", "reinstall the package"),
         "too-large": (f"the file is {seen.detail}", "reinstall the package"),
@@ -399,7 +399,7 @@ def incomplete(fix: Fix, found: str) -> Verdict:
     here = "this is in place" if found == APPLIED else "nothing of it is written"
     detail = f"the fix has its diff in part, and {here}; left to you: {'; '.join(fix.left)}"
     return Verdict(
-        DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then take it out of `left` in {manifest}"
+        DRIFTED, INCOMPLETE, detail, f"do what is left in another way, then remove it from `left` in {manifest}"
     )
 
 

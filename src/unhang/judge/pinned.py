@@ -112,7 +112,7 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
     if word == NEEDED and shape is None and (copies := matrix.copies(fix, target.upstream, release)):
         return elsewhere.copied(fix.id, copies)
     if word == NEEDED and shape is not None and shape.state == NO_REWRITE:
-        return Verdict(word, NO_REWRITE, "no rewrite is for this release", target.workaround)
+        return Verdict(word, NO_REWRITE, "there is no rewrite for this release", target.workaround)
     why = "this release was yanked from the index" if release.yanked else ""
     return Verdict(word, BY_RELEASE, why, Hint(Command("apply")) if word == NEEDED else "")
 
@@ -123,7 +123,7 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
         return _Known("", "it comes from a URL that has no version in its name", _installed())
     if pin.source and not pin.source.endswith((".whl", ".zip", ".tar.gz")):
         folder = os.path.join(os.path.dirname(path), pin.source)
-        return _Known("", "it comes from a folder, whose code may be any", Hint(Command("check", ("--source", folder))))
+        return _Known("", "it comes from a folder that may hold any code", Hint(Command("check", ("--source", folder))))
     if not pin.version:
         allowed = f"no version is pinned{f', {pin.ref} is allowed' if pin.ref else ''}"
         if pin.ref.startswith("$"):
@@ -135,7 +135,7 @@ def _by_version(upstream: str, pin: Pin, path: str) -> _Known:
     if wanted is None:
         return _Known("", f"{pin.version} is no version of PEP 440", _installed())
     if wanted.local is not None:
-        why = f"{pin.version} is somebody's build of {wanted.public}, whose code may be another"
+        why = f"{pin.version} is somebody's build of {wanted.public}, whose code may differ"
         return _Known("", why, _installed())
     ordered = sorted(filter(None, map(_parsed, catalog.versions(upstream))))
     if not ordered or ordered[0] < wanted < ordered[-1]:

@@ -1,4 +1,4 @@
-"""The codemods of fixes, and whether those of packs are the ones that gave what is on record."""
+"""The codemods of fixes, and whether those of packs are still the ones that produced what is on record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TOML, and the lines on which its tables begin, which no parser of it tells."""
+"""TOML, and the lines on which its tables begin, which no TOML parser gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of others, read with limits: its form is what a schema of `compat/schemas/` says, its texts show and do nothing.
+"""JSON from others, read with limits: a schema of `compat/schemas/` gives its form, and its texts control no terminal.
 
 A few words of JSON Schema are enough for these schemas, and `jsonschema` need not be installed where unhang runs.
 """

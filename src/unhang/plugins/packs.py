@@ -1,4 +1,4 @@
-"""The packs in effect: where fixes and upstreams come from. Ours is the first; a person names each other one.
+"""The packs in effect: where fixes and upstreams come from. Ours is the first; a person names every other one.
 
 A pack is code: its codemods run in this process. So nothing that lies in the working directory or in what is searched
 makes one count, only ``--pack``, ``UNHANG_PACKS``, and what is installed beside unhang itself.

@@ -18,7 +18,7 @@ def weighed(findings: Sequence[Finding], request: Request) -> tuple[list[Finding
         harms = [each for each in it.harms if each.holds and not any(map(each.is_meant, request.even_if))]
         if harms:
             fix, condition = it.target.fix, harms[0].condition
-            anyway = Hint("to write it all the same: ", Command("apply", ("--fix", fix, "--even-if", condition)))
+            anyway = Hint("to write it anyway: ", Command("apply", ("--fix", fix, "--even-if", condition)))
             blocked.append(Blocked(it.installation, fix, it.target, harms[0].sentence, complete(anyway, request)))
     return kept, blocked
 

@@ -1,4 +1,4 @@
-"""What the options of a run have left out, and is needed here all the same."""
+"""What the options of a run have left out although it is needed here."""
 
 from __future__ import annotations
 

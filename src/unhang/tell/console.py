@@ -404,6 +404,6 @@ def summary(
     if harmful is not None and (harm := harmful.harm) is not None:
         fix = harmful.target.fix
         command = ("revert", "--fix", fix) if harmful.settled else ("apply", "--fix", fix, "--even-if", harm.condition)
-        how = "to take it back" if harmful.settled else "to write it all the same"
+        how = "to revert it" if harmful.settled else "to write it anyway"
         return f"{counts} {digest}; {fix} {harm.words}; {how}:\n  {suggest.command(command[0], request, *command[1:])}"
     return f"{counts} {digest}; see the help above"

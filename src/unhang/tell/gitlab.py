@@ -1,4 +1,4 @@
-"""The findings in GitLab's code quality format: what SARIF has of each, for the widget of a merge request. Pure."""
+"""The findings in GitLab's code quality format: what SARIF has for each, for the widget of a merge request. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings as OpenVEX: which advisory a scanner need not report of this environment, as its code decides. Pure."""
+"""The findings as OpenVEX: which advisories a scanner need not report here, because of what the code is. Pure."""
 
 from __future__ import annotations
 
