@@ -250,7 +250,7 @@ def test_a_fix_that_has_its_diff_in_part_is_never_applied(site: Path, tmp_path: 
         found = ran(command, tmp_path, *words, *here, "--fix", "my-fix")
         assert (found.code, cli.tree(site) == before) == (1, True), command
         assert f"the fix has its diff in part, and nothing of it is written; left to you: {left}" in found.out
-        assert f"take it out of `left` in {path}" in found.out
+        assert f"remove it from `left` in {path}" in found.out
         assert "next, on every node" not in found.out
     rows = ran("check", tmp_path, *here, "--output-format", "json").json["results"]
     assert {(row["verdict"], row["code"], *row["left"]) for row in rows} == {("drifted", "incomplete", left)}
