@@ -37,12 +37,14 @@ SHARDED = settings(strategy="fsdp", fsdp_size=1, ranks=2, use_dynamic_bsz=True, 
 
 
 def test_what_a_fix_needs_beside_it_comes_along_in_the_releases_that_need_it(site: Path) -> None:
+    assert "--skip" not in cli.called_with_all("check", "--target", site, "--fix", SIZE_ONE).out
     ran = cli.called_with_all("apply", "--target", site, "--fix", SIZE_ONE)
     needed = site.name == "0.7.1"
     assert ran.code == 0
     assert written(site) == {SIZE_ONE, *([BESIDE] if needed else [])}
     assert (f"{BESIDE} came along: {SIZE_ONE} needs it here: without it, " in ran.err) is needed
     assert f"look before you start: may abort some jobs: {SIZE_ONE}; which: unhang check --target {site} " in ran.err
+    assert "--skip" not in ran.out + ran.err, "nothing is left without it"
     last = ran.err.splitlines()[-1]
     assert last.endswith(" other fixes are needed here; --fix left them out")
     again = cli.called_with_all("apply", "--target", site, "--fix", SIZE_ONE)

@@ -143,11 +143,14 @@ def numbers_marked(findings: Iterable[Finding], request: Request) -> str:
 
 
 def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], list[str]]:
-    """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left."""
+    """Return the fixes to come that change numbers, and the options that leave out these alone, if others are left.
+
+    What only comes along with one of these is not left.
+    """
     come = (it for it in findings if it.left and not it.harm)
     to_come = {it.target.fix for it in come if it.verdict.to_rewrite or it.to_write or it.source}
     names = changing(to_come)
-    if len(names) == len(to_come) or {*names}.intersection(request.required):  # a required fix cannot be skipped
+    if not to_come.intersection(request.fixes).difference(names) or {*names}.intersection(request.required):  # a required fix cannot be skipped
         return names, []
     return names, [word for name in names for word in ("--skip", name)]
 
