@@ -146,3 +146,14 @@ def test_a_notice_of_what_cannot_strike_asks_for_nothing(site: Path) -> None:
     assert line.startswith("::notice ")
     assert "cannot strike this job" in line
     assert "unhang apply" not in line
+
+
+def test_a_setting_that_no_fix_asks_for_is_told_if_its_name_is_nearly_one(site: Path) -> None:
+    given = settings(tensor_model_paralel_size=2, pipeline_model_parallel_sise=2, learning_rate=1, fsdp_size=1, rank=8)
+    ran = cli.called_with_all("check", "--target", site, *given)
+    notes = [line for line in ran.err.splitlines() if "no fix asks for" in line]
+    assert [line.partition("no fix asks for ")[2] for line in notes] == [
+        "pipeline_model_parallel_sise; did you mean pipeline_model_parallel_size?",
+        "rank; did you mean ranks?",
+        "tensor_model_paralel_size; did you mean tensor_model_parallel_size?",
+    ]

@@ -98,7 +98,8 @@ def _check(fix: Fix, files: Mapping[str, bytes]) -> None:
     if "TODO" in fix.title:
         raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), "its title begins with TODO: write it")
     if fix.left:
-        why = f"the diff has more than the fix: {'; '.join(fix.left)}; do what is left in another way, then remove it from `left`"
+        why = f"the diff has more than the fix: {'; '.join(fix.left)}"
+        why += "; do what is left in another way, then remove it from `left`"
         raise packs.bad(os.path.join(folder, f"patches/{fix.id}/manifest.json"), why)
     if fix.grade == catalog.UNPROVED and "codemod" not in catalog.facts(fix.id):
         why = "it does not say which codemod gave its results: record them with `unhang pack sweep`"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from unhang.judge.findings import Finding
     from unhang.records import Installation
 
+_SLIP = 0.88
+"""How alike two names are that differ by a slip: those of two parallel sizes are less alike."""
+
 
 def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installation]) -> list[Finding]:
     """Return the findings with what each fix is to a job, without what would come along with what cannot strike it.
@@ -49,3 +52,16 @@ def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installa
     there = {it.target.fix for it in found if it.verdict.verdict == APPLIED or not (it.settled or it.cannot_strike)}
     found = [it._replace(along=tuple(name for name in it.along if name in there)) for it in found]
     return [it for it in found if it.along or not it.not_chosen]
+
+
+def slips(job: Job) -> tuple[str, ...]:
+    """Return a note for each ``--setting`` that no fix asks for, if its name is nearly one that a fix does ask for."""
+    import difflib  # here: it is slow to import
+
+    conditions = [
+        it for fix in catalog.fixes().values() for it in (fix.strikes, *(one.condition for one in fix.leave_out))
+    ]
+    asked = {name for text in conditions if text for name in condition.names(text)}
+    given = {name for part in job.parts or (job,) for name, it in part.settings.items() if it.source == "--setting"}
+    near = {name: difflib.get_close_matches(name, asked, n=1, cutoff=_SLIP) for name in sorted(given - asked)}
+    return tuple(f"--setting: no fix asks for {name}; did you mean {it[0]}?" for name, it in near.items() if it)

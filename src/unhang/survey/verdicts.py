@@ -99,7 +99,7 @@ def again(search: Search, request: Request) -> Survey:
 
         there = _installed(search, request)
         findings = jobs.told(findings, request.job, there)
-        warnings += lookup.notes(request.job, there)
+        warnings += (*lookup.notes(request.job, there), *jobs.slips(request.job))
     else:
         findings = companions.with_harms(
             findings, search.installations, all_=not request.upstreams and request.writer[0] != "wheel"
