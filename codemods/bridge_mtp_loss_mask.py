@@ -16,13 +16,16 @@ _MASK, _PLAN, _UNWRAP = "loss_mask", "build_schedule_plan", "unwrap_model"
 _ADDED = f"""# unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
 from inspect import signature
 core_model = {_UNWRAP}({{model}})
-if getattr(core_model, "mtp_process", False) and "{_MASK}" in signature(core_model.forward).parameters:
+has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
+if has_mtp and "{_MASK}" in signature(core_model.forward).parameters:
     {{given}}["{_MASK}"] = {{mask}}
 """
 
 
 class ForwardStepCommon(Codemod):
-    """Add the mask to the arguments, if the model itself has such layers and takes a mask.
+    """Add the mask to the arguments, if the model itself may have such layers and takes a mask.
+
+    ``mtp_process`` is false on a pipeline stage that has no such layer, and computes their losses all the same.
 
     Before::
 
@@ -44,7 +47,8 @@ class ForwardStepCommon(Codemod):
             # unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
             from inspect import signature
             core_model = unwrap_model(model)
-            if getattr(core_model, "mtp_process", False) and "loss_mask" in signature(core_model.forward).parameters:
+            has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
+            if has_mtp and "loss_mask" in signature(core_model.forward).parameters:
                 given["loss_mask"] = mask
 
             output = model(**given)

@@ -59,24 +59,26 @@ def test_a_model_that_is_called_otherwise_is_no_anchor(old: str, new: str, ancho
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_IF = 'getattr(core_model, "mtp_process", False) and "loss_mask" in signature(core_model.forward).parameters'
-_HAS, _TAKES = _IF.split(" and ")
+_HAS, _TRAINS = 'hasattr(core_model, "mtp_process")', "core_model.config.mtp_num_layers"
+_TAKES = '"loss_mask" in signature(core_model.forward).parameters'
+_IF = f"has_mtp and {_TAKES}"
 BY_HAND: ByHand = {
     "to every model, as upstream": Sub(_IF, "True"),
     "to none": Sub(_IF, "False"),
-    "to any with such layers": Sub(_IF, _HAS),
+    "to any with such layers": Sub(_IF, "has_mtp"),
     "to any that takes it": Sub(_IF, _TAKES),
-    "to either": Sub(_IF, f"{_HAS} or {_TAKES}"),
-    "to any whose job has such layers": Sub(_HAS, "use_mtp"),
-    "to any with the attribute": Sub(_HAS, 'hasattr(core_model, "mtp_process")'),
+    "to either": Sub(_IF, f"has_mtp or {_TAKES}"),
+    "to any whose job has such layers": Sub(f"{_HAS} and ", ""),
+    "to any with the attribute": Sub(f" and {_TRAINS}", ""),
+    "to a stage with such layers": Sub(_HAS, 'getattr(core_model, "mtp_process", False)'),
     "to those without": Sub(_HAS, f"not {_HAS}"),
     "to the wrapper": Sub("unwrap_model(model)", "model"),
     "by the wrapper's arguments": Sub("core_model.forward", "model.forward"),
     "by the arguments of a call": Sub("core_model.forward", "core_model"),
     "with packed sequences alone": Sub(_IF, f'{_IF} and "packed_seq_params" in forward_args'),
     "without packed sequences alone": Sub(_IF, f'{_IF} and "packed_seq_params" not in forward_args'),
-    "with one layer alone": Sub(_IF, f"{_IF} and config.mtp_num_layers == 1"),
-    "with two layers alone": Sub(_IF, f"{_IF} and config.mtp_num_layers == 2"),
+    "with one layer alone": Sub(_IF, f"{_IF} and core_model.config.mtp_num_layers == 1"),
+    "with two layers alone": Sub(_IF, f"{_IF} and core_model.config.mtp_num_layers == 2"),
     "the labels": Sub('["loss_mask"] = loss_mask', '["loss_mask"] = labels'),
     "all tokens": Sub('["loss_mask"] = loss_mask', '["loss_mask"] = torch.ones_like(loss_mask)'),
     "the other tokens": Sub('["loss_mask"] = loss_mask', '["loss_mask"] = 1 - loss_mask'),
@@ -96,7 +98,10 @@ PROOFS = [
         ],
         {
             "to every model, as upstream": Other(
-                without(r"if getattr\(core_model.*:", "if True:"), ("takes-no-mask", "vision"), "crashed: "
+                without(r"if has_mtp and .*:", "if True:"), ("takes-no-mask", "vision"), "crashed: "
+            ),
+            "half: to a stage with such layers alone": Other(
+                without(r'hasattr\(core_model, "mtp_process"\)', "core_model.mtp_process"), ("loss-alone",)
             ),
             "half: to a bare model alone": Other(without(r"unwrap_model\(model\)", "model"), ("wrapped",)),
         },

@@ -34,6 +34,7 @@ CASES = (
     Case("two-layers", _ONE, DIFFERS, _WHERE, {"layers": 2}),
     Case("packed", _ONE, DIFFERS, _WHERE, {"packed": True}),
     Case("wrapped", _ONE, DIFFERS, _WHERE, {"model": "wrapped"}, core=True),
+    Case("loss-alone", _ONE, DIFFERS, _WHERE, {"model": "loss alone"}, core=True),
     Case("all-tokens", _ONE, PASSED, options={"mask": _ALL}, core=True),
     Case("no-mtp", _ONE, PASSED, options={"layers": None}, core=True),
     Case("schedule-plan", _ONE, PASSED, options={"plan": True}, core=True),
@@ -42,7 +43,7 @@ CASES = (
     Case("one-token", _ONE, DIFFERS, _WHERE, {"mask": _FIRST, "without": "mtp-zero-tokens"}, patched=DIFFERS),
 )
 YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {})
-_TAKERS, _OTHERS, _OFF_ON = ("plain", "wrapped"), ("takes no mask", "vision"), (False, True)
+_OTHERS, _OFF_ON = ("takes no mask", "vision"), (False, True)
 GRID = [
     Case(
         f"{model}, {mask}, {layers} layers, packed {packed}, plan {plan}, {ranks} ranks",
@@ -54,8 +55,9 @@ GRID = [
         },
     )
     for ranks, model, mask, layers, packed, plan in [
-        *itertools.product((1,), _TAKERS, (_ANSWER, _ALL), (None, 1, 2), _OFF_ON, (False,)),
+        *itertools.product((1,), ("plain",), (_ANSWER, _ALL), (None, 1, 2), _OFF_ON, (False,)),
         *itertools.product((1,), ("plain",), (_ANSWER, _ALL), (None, 1), _OFF_ON, (True,)),
+        *itertools.product((1,), ("wrapped", "loss alone"), (_ANSWER, _ALL), (None, 1, 2), (False,), (False,)),
         *itertools.product((1,), _OTHERS, (_ALL,), (None, 1), (False,), (False,)),
         *itertools.product((1,), _OTHERS, (_ANSWER,), (None,), (False,), (False,)),
         *((1, "plain", _FIRST, 1, False, False), (2, "plain", _ANSWER, 1, False, False)),
@@ -146,7 +148,7 @@ def on_rank(case: Case, rank: int) -> list[Step]:
     takes = {} if case.options.get("model") == "takes no mask" else {"loss_mask": mask}
     steps = []
     for by_hand in (False, True):
-        model, inner = _model(case)
+        model, inner = _model(case, {"input_ids": tokens, "position_ids": batch["position_ids"]})
         if by_hand:
             output, used = model(input_ids=tokens, **given, **takes), mask
             output = output[0] if isinstance(output, tuple) else output
@@ -174,7 +176,7 @@ def _left(model: Any) -> Step:
     return Step(norm, torch.cat([it.grad.float().flatten() for _, it in own]))
 
 
-def _model(case: Case) -> tuple[Any, Any]:
+def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
     """Return the model that the function gets, and megatron-core's inside of it."""
     import torch
     from megatron.core.models.gpt import gpt_layer_specs
@@ -219,6 +221,11 @@ def _model(case: Case) -> tuple[Any, Any]:
     spec = gpt_layer_specs.get_gpt_layer_local_spec()
     mtp = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False) if layers else None
     own = (TakesNoMask if kind == "takes no mask" else Own)(config, spec, _WORDS, _TOKENS, mtp_block_spec=mtp)
+    if kind == "loss alone" and layers:  # of the last stage, to which another hands what the MTP layers return
+        before, own.mtp_process = own.decoder.forward, False
+        own.decoder.forward = lambda **it: own.mtp(
+            **inputs, hidden_states=before(**it), attention_mask=it["attention_mask"], embedding=own.embedding
+        )
     if kind != "vision":
         return (Float16Module(config, own) if kind == "wrapped" else own), own
     outer = Vision()
