@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, argument, before, expression, holder, once, operand
+from unhang.codemods.base import AnchorError, Codemod, argument, expression, holder, once, operand, preceded_by, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _MASK, _PLAN, _UNWRAP = "loss_mask", "build_schedule_plan", "unwrap_model"
+_ROWS = (ast.Assign, ast.AnnAssign, ast.Return)
 _ADDED = f"""# unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
 from inspect import signature
 core_model = {_UNWRAP}({{model}})
@@ -64,8 +65,9 @@ class ForwardStepCommon(Codemod):
         call = once([it for it in called if expression(it.func) == model and _is_spread(it)], f"{model}(**...)")
         mask = operand(argument(plan, _MASK), f"{_PLAN}(..., {_MASK}=...)")
         new = _ADDED.format(model=model, given=expression(call.keywords[0].value), mask=mask)
-        rows = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and holder([node], call)]
-        return [before(function, expression(once(rows, f"... = {model}(**...)")), new)]
+        rows = [node for node in ast.walk(function) if isinstance(node, _ROWS) and holder([node], call)]
+        row = once(rows, f"... = {model}(**...)")
+        return [span(row, row, preceded_by(new))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({_UNWRAP})
