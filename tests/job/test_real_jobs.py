@@ -22,6 +22,8 @@ MODEL_OF_SETS = "a model that makes buffers in the order of a set (Gemma 3, 4)"
 # facts, which no setting tells: of all these jobs they hold
 OWN_CODE, IDLE = "a model that brings its own code, such as MiniMax", "some rank has nothing to log"
 COPIES = "hidden states that do not flatten without a copy"
+UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
+LOST = "a reward on a token that does not count, after one that does"
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -63,6 +65,12 @@ JOBS = [
         f"{MODEL}.mtp.enable=False": CANNOT, f"{ACTOR}.megatron.context_parallel_size=1": CANNOT,
         "trainer.use_legacy_worker_impl=auto": CANNOT,
     }),
+    ("reinforce-turn-returns", "verl 0.8.0", f"{PPO} algorithm.adv_estimator=reinforce_plus_plus", {
+        "algorithm.adv_estimator=grpo": CANNOT, f"{UNCOUNTED}=False": STRIKES, f"{LOST}=False": STRIKES,
+    }),
+    ("reinforce-turn-returns", "verl 0.9.1", f"{PPO} algorithm.adv_estimator=reinforce_plus_plus", {
+        f"{LOST}=False": CANNOT,
+    }),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
         f"{OWN_CODE}=False": CANNOT,
@@ -90,7 +98,7 @@ def word(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         return (Installation(project, version, root, root, root, "wheel", None, ()),)
 
     def found(fix: str, release: str, command: str, *settings: str) -> str:
-        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES)]
+        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST)]
         job = read.job(["-"], [*facts, *settings], io.StringIO(command))
         return judged(catalog.fix(fix), lookup.looks(job, installed(release), release.split()[0])).word
 

@@ -422,8 +422,12 @@ class _Import:
 
     def _decorator(self, node: ast.expr, scope: _Scope, of: ast.stmt) -> None:
         called, depth = (node.func, 2) if isinstance(node, ast.Call) else (node, 1)
-        known = OF_CLASSES if isinstance(of, ast.ClassDef) else DECORATORS
-        if not all(isinstance(it, str) and _is_listed(it, known) for it in self._origins(called, scope)):
+        is_class = isinstance(of, ast.ClassDef)
+        known = OF_CLASSES if is_class else DECORATORS
+        if not all(
+            _is_listed(it, known) if isinstance(it, str) else not is_class and _gives_back(it, depth)
+            for it in self._origins(called, scope)
+        ):
             self.found.add((node.lineno, of.name))  # type: ignore[attr-defined]  # one of the file's own may change it
         self._call(called, scope, node, DECORATORS, depth)
 
@@ -545,6 +549,25 @@ class _Import:
             elif isinstance(bound, ast.expr) and not isinstance(bound, ast.Constant):  # a call of one fails
                 found += self._origins(bound, scope, seen | {node.id})
         return found
+
+
+def _gives_back(node: ast.stmt, depth: int) -> bool:
+    """Return whether a decorator, or at depth 2 the only function in it, which it returns, gives back what it gets."""
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.posonlyargs:
+        return False
+    own = list(shape.statements(node.body))
+    inner = [it for it in own if isinstance(it, _FUNCTIONS)] if depth > 1 else []
+    names = [it.name for it in inner] if depth > 1 else [it.arg for it in node.args.args[:1]]
+    ends = {ast.unparse(it.value) if it.value else "" for it in own if isinstance(it, ast.Return)}
+    is_last = isinstance(node.body[-1], ast.Return)
+    if not is_last or len(names) != 1 or ends != {*names}:
+        return False
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Yield, ast.YieldFrom)) or set(names) & set(getattr(one, "names", ())):
+            return False  # a generator, or a name that a function inside binds
+        if isinstance(one, ast.stmt) and names[0] in _bound(one) and one not in inner and one is not node:
+            return False
+    return depth == 1 or _gives_back(inner[0], depth - 1)
 
 
 def _is_foreign_star(node: ast.ImportFrom) -> bool:

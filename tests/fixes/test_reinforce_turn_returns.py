@@ -1,0 +1,89 @@
+"""reinforce-turn-returns: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+
+FIX = "reinforce-turn-returns"
+BEFORE, SINCE = ("0.4.0", "0.4.1", "0.5.0", "0.8.0"), ("0.9.0", "0.9.1")
+CASES = sources.cases(FIX, {"verl": [*BEFORE, *SINCE]})
+_OLD, _NEW = (sources.cases(FIX, {"verl": [version]})[0] for version in ("0.8.0", "0.9.1"))
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the function does is the scene's to show."""
+
+
+_RESET, _PASSED = "running_return * response_mask[:, t]", "running_return * (1 - response_mask[:, t])"
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new", "anchor"),
+    [
+        (_OLD, "gamma * running_return", "running_return", r"not found: \.\.\. = REWARDS"),
+        (_OLD, "token_level_rewards[:, t] +", "rewards +", r"not found: \.\.\. = REWARDS"),
+        (_OLD, f"= {_RESET}", f"= {_RESET} * 1", "not found: RETURN"),
+        (_NEW, f"+ {_PASSED}", "", "not found: RETURN"),
+        (_NEW, f"+ {_PASSED}", f"+ {_PASSED} + {_PASSED}", "found 2 times, expected once: RETURN"),
+        (_NEW, "new_running_return = token", "carried = new_running_return = token", r"without carried, which is ours"),
+    ],
+)
+def test_a_sum_that_differs_is_no_anchor(case: Any, old: str, new: str, anchor: str) -> None:
+    sources.assert_no_anchor(case.values[0].load(), old, new, match=anchor)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_carried = partial(Sub, "token_level_rewards[:, t] + running_return")
+_BOTH = {
+    "without its reward": _carried("0 + running_return"),
+    "without the return": _carried("token_level_rewards[:, t] + 0"),
+    "discounted": _carried("token_level_rewards[:, t] + gamma * running_return"),
+    "its reward discounted": _carried("gamma * token_level_rewards[:, t] + running_return"),
+    "in single precision": _carried("(token_level_rewards[:, t] + running_return).float()"),
+}
+_where = partial(Sub, "torch.where(response_mask[:, t].bool(), running_return, carried)")
+BY_HAND: ByHand = {
+    **_BOTH,
+    "the other way": _where("torch.where(response_mask[:, t].bool(), carried, running_return)"),
+    "always carried": _where("carried"),
+    "never carried": _where("running_return"),
+    "reset": _where("running_return * response_mask[:, t]"),
+    "carried if any token counts": _where("torch.where(response_mask[:, t].bool().any(), running_return, carried)"),
+    "the mask of the token before": _where("torch.where(response_mask[:, t - 1].bool(), running_return, carried)"),
+}
+_part = partial(Sub, "carried * (1 - response_mask[:, t])")
+BY_HAND_SINCE: ByHand = {
+    **_BOTH,
+    "where it counts too": _part("carried"),
+    "where it counts": _part("carried * response_mask[:, t]"),
+    "upstream's": _part("running_return * (1 - response_mask[:, t])"),
+    "the new return": _part("new_running_return * (1 - response_mask[:, t])"),
+}
+MUTANTS = [Mutants("verl", ("0.4.0", "0.8.0"), BY_HAND), Mutants("verl", ("0.9.1",), BY_HAND_SINCE)]
+_PASSES = dict.fromkeys(("several-turns", "several-turns-discounted", "several-turns-kl"), ("passed", ""))
+PROOFS = [
+    Proofs(
+        "verl",
+        [
+            *(Release(version, core=version == "0.8.0") for version in (*BEFORE, "0.7.1")),
+            *(Release(version, otherwise=_PASSES) for version in SINCE),
+        ],
+        {
+            "half: without the reward": Other(
+                without(r"carried = (\w+)", r"carried = 0 * \g<1>"), ("last-turn-of-a-tool",)
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 2, "running_return|response_mask|token_level_rewards|gamma", examples=40)
