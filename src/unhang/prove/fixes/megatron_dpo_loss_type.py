@@ -78,7 +78,7 @@ def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     is_old = case.options.get("trl") == "old"
     facts = {"dpo_loss takes the type of the loss": not is_old, "trl before 0.20 with ms-swift before 4.1": is_old}
-    return {"rlhf_type": "dpo", "loss_type": case.options["loss"], **facts}
+    return {"rlhf_type": "dpo", "tensor_model_parallel_size": 1, "loss_type": case.options["loss"], **facts}
 
 
 def prepare() -> None:
