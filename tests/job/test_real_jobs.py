@@ -78,6 +78,10 @@ JOBS = [
     ("mean-metric-dtype", "ms-swift 4.3.0", "NPROC_PER_NODE=2 NNODES=1 swift sft --acc_strategy seq", {
         "acc_strategy=token": CANNOT, f"{IDLE}=False": CANNOT,
     }),
+    ("megatron-dpo-loss-type", "ms-swift 4.6.0", "megatron rlhf --rlhf_type dpo --loss_type ipo", {
+        "loss_type=": CANNOT, "loss_type=sigmoid": CANNOT, "loss_type=hinge": STRIKES, "rlhf_type=kto": CANNOT,
+        "tensor_model_parallel_size=": CANNOT,
+    }),
     ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type grpo --tensor_model_parallel_size 2", {
         "rlhf_type=dpo": CANNOT, "rlhf_type=gkd": STRIKES, "tensor_model_parallel_size=1": CANNOT,
     }),
