@@ -27,7 +27,8 @@ if {_SIZE} > 1 and torch.is_grad_enabled():
             check_initialized=False
         )
     if cp_group is not None and cp_group.size() == {_SIZE}:
-        {_TOKENS} = torch.as_tensor({{tokens}}, device={{loss}}.device).clone()
+        {_TOKENS} = torch.as_tensor({{tokens}}, device={{loss}}.device)
+        {_TOKENS} = {_TOKENS}.clone()
         torch.distributed.all_reduce({_TOKENS}, group=cp_group)
         {{loss}} *= {_SIZE}
 {{divided}}
@@ -62,7 +63,8 @@ class CalcLoss(Codemod):
                             check_initialized=False
                         )
                     if cp_group is not None and cp_group.size() == cp_group_size:
-                        cp_tokens = torch.as_tensor(tokens, device=output.device).clone()
+                        cp_tokens = torch.as_tensor(tokens, device=output.device)
+                        cp_tokens = cp_tokens.clone()
                         torch.distributed.all_reduce(cp_tokens, group=cp_group)
                         output *= cp_group_size
                 output /= torch.clamp(cp_tokens, min=1)
@@ -74,7 +76,7 @@ class CalcLoss(Codemod):
         given = {it.arg for it in function.args.args}
         if not {_MODEL, _SIZE} <= given:
             raise AnchorError(f"arguments {_MODEL} and {_SIZE}")
-        outputs = [[*map(expression, it.elts)] for it in ast.walk(function) if _is_taken_apart(it)]
+        outputs = [[*map(expression, it.elts)] for it in _taken_apart(function)]
         loss, tokens, _ = once(outputs, "a loss, its tokens and a report = ...")
         arms = [it for it in ast.walk(function) if isinstance(it, ast.If) and expression(it.test) == _AVERAGED]
         by = {tokens, f"torch.clamp({tokens}, min=1)"}
@@ -87,8 +89,10 @@ class CalcLoss(Codemod):
         return frozenset({"torch", "parallel_state"})
 
 
-def _is_taken_apart(node: ast.AST) -> bool:
-    return isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Store) and len(node.elts) == 3
+def _taken_apart(function: Function) -> list[ast.Tuple]:
+    """Return where three values are given names."""
+    tuples = [it for it in ast.walk(function) if isinstance(it, ast.Tuple) and isinstance(it.ctx, ast.Store)]
+    return [it for it in tuples if len(it.elts) == 3]
 
 
 def _divides(row: ast.stmt, name: str) -> str:

@@ -40,6 +40,7 @@ def test_another_division_is_no_anchor(old: str, new: str, missing: str) -> None
 _IF = "if cp_group_size > 1 and torch.is_grad_enabled():"
 _SAME = "if cp_group is not None and cp_group.size() == cp_group_size:"
 _SUM, _SCALE = "torch.distributed.all_reduce(cp_tokens, group=cp_group)", "output_tensor *= cp_group_size"
+_CLONE = "cp_tokens.clone()"
 _OF_MODEL = 'cp_group = getattr(cp_module, "cp_group", None)'
 BY_HAND: ByHand = {
     "with one rank too": Sub(_IF, "if torch.is_grad_enabled():"),
@@ -57,8 +58,7 @@ BY_HAND: ByHand = {
     "of the default group": Sub(_SUM, "torch.distributed.all_reduce(cp_tokens)"),
     "not waited for": Sub(_SUM, f"{_SUM[:-1]}, async_op=True)"),
     "summed twice": Sub(_SUM, f"{_SUM}; {_SUM}"),
-    "the count is changed": Sub(").clone()", ")"),
-    "of one type": Sub(").clone()", ").clone().short()"),
+    "the count is changed": Sub(_CLONE, "cp_tokens"),
     "not scaled": Sub(_SCALE, "pass"),
     "scaled too much": Sub(_SCALE, f"{_SCALE} * 2"),
     "scaled by the tokens": Sub(_SCALE, "output_tensor *= num_tokens"),

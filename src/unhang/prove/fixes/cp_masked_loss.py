@@ -87,7 +87,7 @@ def settings(case: Case) -> dict[str, Any] | None:
         "a loss function that returns the sum and the count of its rank's tokens": loss == "three",
         "a loss mask that leaves CP ranks unequal counts": case.options["mask"] in ("answer", "one"),
         "a step of training": not case.options.get("evaluation"),
-        "a loss function of your own that scales its sum by the group's count": loss == "scaled",
+        "a loss function that multiplies its sum by the CP size itself, as train_rl.py": loss == "scaled",
     }
 
 
@@ -131,12 +131,14 @@ def on_rank(case: Case, rank: int) -> Step | None:
     size = options.get("dynamic", group.size())
     own, replica = group.rank() % size, other.rank() + group.rank() // size
     is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-    of_model = {"model": {"cp_group": group}, "None": {"cp_group": None}}
-    model = SimpleNamespace(vp_stage=0, **of_model.get(options.get("group"), {}))
+    of_model: dict[str, Any] = {"model": {"cp_group": group}, "None": {"cp_group": None}}
+    model = SimpleNamespace(vp_stage=0, **of_model.get(options.get("group", ""), {}))
     if options.get("wrapped"):
         model = SimpleNamespace(module=model)
     weight = torch.ones((), requires_grad=True)
-    counts, stored, reports = [], [], []
+    counts: list[float] = []
+    stored: list[Any] = []
+    reports: list[list[float]] = []
     function, batches = _schedules().forward_step_calc_loss, options.get("batches", 2)
     before = "cp_group_size" not in inspect.signature(function).parameters  # a release candidate of 0.14
 
@@ -231,13 +233,13 @@ def _loss_function(options: Any, group: Any, size: int, mask: Any, reports: list
         reports.append(report.tolist())
         if kind == "three":
             return total, count, report
+        if kind == "scaled":
+            return total * size, count, report
         whole = count.clone()
         reduce(whole, group=group)
         if kind == "two":
             return total / whole, report
-        if kind == "one":
-            return total * size / whole, torch.ones_like(count), report
-        return total * count * size / whole, count, report
+        return total * size / whole, torch.ones_like(count), report
 
     return loss
 
