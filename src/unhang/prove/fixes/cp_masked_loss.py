@@ -70,7 +70,7 @@ HELD = {
     "cp_group_size is not None|is_last_stage is None": "callers give both, or neither",
     "loss_func is None": "is a call without a loss",
     "model_vp_stage": "is about the pipeline",
-    "hasattr|moe_grad_scale_func|mtp_grad_scale_func|dsa_indexer_loss_coeff": "is about other losses",
+    "hasattr|numel|moe_grad_scale_func|mtp_grad_scale_func|dsa|_attention_variant": "is about other losses",
 }
 YOURS = Case("yours", _TWO, DIFFERS, _WRONG, _ANSWER)
 RULED_OUT = ("cp", "with CP 1 a rank has the whole sequence")
