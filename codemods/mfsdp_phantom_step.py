@@ -9,6 +9,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from unhang.codemods.base import (
+    AnchorError,
     Codemod,
     expression,
     followed_by,
@@ -28,28 +29,27 @@ if TYPE_CHECKING:
 _WHY = "# unhang mfsdp-phantom-step: a state that was loaded before is to stay as it is"
 _BEFORE = """\
 # unhang mfsdp-phantom-step: keep the states that this step makes, and take all else of it back
-made = [param for group in {of}.param_groups for param in group["params"]]
-made = [param for param in made if param.grad is not None]
-weights = [getattr(param, "_local_tensor", param).detach() for param in made]
+made = [it for one in {of}.param_groups for it in one["params"] if it.grad is not None]
+weights = [getattr(it, "_local_tensor", it).detach() for it in made]
 copies = [weight.clone() for weight in weights]
-decays = [group.get("weight_decay") for group in {of}.param_groups]
-counts = [group.get("step", 0) + 0 for group in {of}.param_groups]  # a copy of a tensor
-for group in {of}.param_groups:
-    if "weight_decay" in group:
-        group["weight_decay"] = 0.0
+decays = [one.get("weight_decay") for one in {of}.param_groups]
+counts = [one.get("step", 0) + 0 for one in {of}.param_groups]  # a copy of a tensor
+for one in {of}.param_groups:
+    if "weight_decay" in one:
+        one["weight_decay"] = 0.0
 """
 _AFTER = """\
 for weight, copy in zip(weights, copies):
     weight.copy_(copy)
-for group, decay, count in zip({of}.param_groups, decays, counts):
-    if "weight_decay" in group:
-        group["weight_decay"] = decay
-    if "step" in group:
-        group["step"] = group["step"] * 0 + count
-for state in [{of}.state.get(param) or {{}} for param in made]:
-    for key, first in (("step", 0), ("mu_product", 1)):  # the latter is NAdam's
-        if key in state:
-            state[key] = state[key] * 0 + first
+for one, decay, count in zip({of}.param_groups, decays, counts):
+    if "weight_decay" in one:
+        one["weight_decay"] = decay
+    if "step" in one:
+        one["step"] = one["step"] * 0 + count
+for new in [{of}.state.get(it) or {{}} for it in made]:
+    for name, first in (("step", 0), ("mu_product", 1)):  # the latter is NAdam's
+        if name in new:
+            new[name] = new[name] * 0 + first
 """
 
 
@@ -84,12 +84,10 @@ class FullyShardOptimizer(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         of = function.args.args[0].arg
-        body, template = function.body, f"{of}.step()\n{of}.zero_grad()\n"
-        loop, step = once(
-            [body[at : at + 2] for at in range(len(body) - 2) if matches(body[at + 1 : at + 3], template)],
-            f"{of}.step() and {of}.zero_grad()",
-        )
-        zeros = once(_zeros(loop), "param.grad = torch.zeros_like(param)")
+        zeros = once(_zeros(function), "param.grad = torch.zeros_like(param)")
+        step = once(_steps(function), f"{of}.step()")
+        if "lr" in mentioned(function):
+            raise AnchorError(f"{of}.step() at the rate that the user has set")
         new = f"None if {of}.state.get({expression(zeros.args[0])}) else {expression(zeros)}"
         before, after = preceded_by(_BEFORE.format(of=of)), followed_by(_AFTER.format(of=of))
 
@@ -102,16 +100,18 @@ class FullyShardOptimizer(Codemod):
         return frozenset()
 
     def fixed_upstream(self, function: Function) -> bool:
-        of = function.args.args[0].arg
-        steps = [row for row in function.body if matches([row], f"{of}.step()\n")]
-        return len(steps) == 1 and {"lr", "weight_decay", "step"} <= mentioned(function)
+        return len(_steps(function)) == 1 and {"lr", "weight_decay", "step"} <= mentioned(function)
 
 
-def _zeros(loop: ast.AST) -> list[ast.Call]:
-    """Return the gradients of zeros that the parameters get in a loop."""
+def _steps(function: Function) -> list[ast.stmt]:
+    return [row for row in function.body if matches([row], f"{function.args.args[0].arg}.step()\n")]
+
+
+def _zeros(function: Function) -> list[ast.Call]:
+    """Return the gradients of zeros that the parameters get."""
     return [
         it.value
-        for it in ast.walk(loop)
+        for it in ast.walk(function)
         if isinstance(it, ast.Assign)
         and isinstance(it.value, ast.Call)
         and isinstance(it.targets[0], ast.Attribute)
