@@ -62,7 +62,7 @@ BY_HAND: ByHand = {
     "the states count": Sub(_STATE, "new[name]"),
     "the states count from 1": Sub('("step", 0)', '("step", 1)'),
     "all states count from 0": Sub("or {} for it in made", "or {} for it in optimizer.state"),
-    "NAdam's count stays": Sub(', ("mu_product", 1)', ""),
+    "NAdam's count stays": Sub(' ("mu_product", 1)', ""),
     "NAdam's count is 0": Sub('("mu_product", 1)', '("mu_product", 0)'),
     "the states are dropped": Sub(
         "\n    optimizer.zero_grad()", "\n    optimizer.state.clear()\n    optimizer.zero_grad()"

@@ -239,7 +239,8 @@ def _optimizer(case: Case, parameters: Any) -> Any:
 
         def step(self) -> None:
             for group in self.param_groups:
-                group["step"] = group.get("step", 0) + group["lr"] * 0 + 1
+                group.setdefault("step", group["lr"] * 0)
+                group["step"] += 1  # a tensor in place
                 for it in group["params"]:
                     if it.grad is not None:
                         state = self.state[it]
