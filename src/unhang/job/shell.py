@@ -385,7 +385,7 @@ class _Reader:
             is_reference = any(re.match(r"-\w*n", token.text) for token in rest[1:])  # one name then stands for another
             for token in rest[1:]:
                 if is_reference and (both := re.fullmatch(r"(\w+)=(\w+)", token.text)):
-                    self._now |= {each: (unknown(f"{each} has two names", token.line),) for each in both.groups()}
+                    self._now.update({each: (unknown(f"{each} has two names", token.line),) for each in both.groups()})
                     continue
                 if token.kind == "array" or _ASSIGNED.match(token.text):
                     self._assign(token, self._now, unless)

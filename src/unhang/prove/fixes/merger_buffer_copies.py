@@ -1,0 +1,194 @@
+"""verl: the real FSDP merger, of what the ranks of a model under the real FSDP2 save.
+
+A model of the scene's own has a weight, and buffers of several kinds. The files are kept in memory, because a rank may
+write none, and what the merger hands over to be saved is looked at in place of being saved. The right answer is the
+model's state as it was before it was sharded, in bfloat16, which the merger makes of everything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
+from ..ranks.around import Around, any_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WARM = ("torch", "tqdm", "torch.distributed.tensor", "torch.distributed.fsdp")
+_MODULE = "verl.model_merger.fsdp_model_merger"
+_WHERE = "is merged to"
+_ONE, _TWO, _FOUR = Topology(), Topology(dp=2), Topology(dp=4)
+CASES = (
+    Case("vector-2", _TWO, DIFFERS, _WHERE, {"kind": "vector"}, core=True),
+    Case("vector-4", _FOUR, DIFFERS, _WHERE, {"kind": "vector"}),
+    Case("vector-4-fsdp-size-2", _FOUR, DIFFERS, _WHERE, {"kind": "vector", "fsdp_size": 2}),
+    Case("own-2", _TWO, DIFFERS, _WHERE, {"kind": "own"}, core=True),
+    Case("scalar-2", _TWO, CRASHED, "zero-dimensional", {"kind": "scalar"}, core=True),
+    Case("vector-2-fsdp-size-1", _TWO, PASSED, options={"kind": "vector", "fsdp_size": 1}, core=True),
+    Case("none-2", _TWO, PASSED, options={"kind": "none"}, core=True),
+)
+_BEYOND = ("nan", "aliases", "transposed")
+"""Kinds of buffers that upstream's own fix refuses, or hands over as they cannot be saved."""
+_PLAYED = {
+    (1, 1): ("none", "vector", "scalar", *_BEYOND),
+    (2, 2): ("none", "vector", "scalar", "matrix", "own", *_BEYOND),
+    (2, 1): ("vector",),
+    (4, 2): ("none", "vector", "own"),
+}
+"""The kinds of buffers, by the number of ranks and fsdp_size."""
+
+
+def _untouched(kind: str, fsdp_size: int) -> str:
+    return CRASHED if kind == "scalar" else DIFFERS if fsdp_size > 1 and kind != "none" else PASSED
+
+
+GRID = [
+    Case(
+        f"{kind}, {ranks} ranks, fsdp_size {fsdp_size}",
+        Topology(dp=ranks),
+        _untouched(kind, fsdp_size),
+        options={"kind": kind, "fsdp_size": fsdp_size, "beyond": kind in _BEYOND},
+    )
+    for (ranks, fsdp_size), kinds in _PLAYED.items()
+    for kind in kinds
+]
+HELD = {
+    r"isinstance\(state_dict\[key\], list\)": "each is a list, made in the loop before",
+    "mesh_shape": "`_calculate_shard_configuration` gives one dimension alone",
+}
+YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {"kind": "vector"})
+RULED_OUT = ("world", "one rank saves one file, of which nothing is merged")
+
+
+def caveat(case: Case) -> str:
+    """Return what the case leaves open: the user's own model is not run."""
+    return "" if case.is_control else "a model of the proof's own: whether yours keeps buffers in its state decides"
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    return {
+        **{"strategy": "fsdp2", "ranks": case.topology.world, "fsdp_size": _fsdp_size(case)},
+        "a model with buffers in its state dict (DeepSeek V3, GLM 4.5, Gemma 4, Apertus)": case.options["kind"]
+        != "none",
+        "a buffer without dimensions": case.options["kind"] == "scalar",
+        "a checkpoint is merged by verl.model_merger": True,
+    }
+
+
+class Merged(NamedTuple):
+    """What the merger made of the files, on rank 0."""
+
+    found: Mapping[str, Any]
+    due: Mapping[str, Any]
+    storages: int
+    """How many storages the merged tensors have."""
+    error: str
+
+
+def prepare() -> None:
+    """Import the real merger among stand-ins."""
+    sys.meta_path.insert(0, Around("verl", {_MODULE}, any_module))
+    _module()
+
+
+def on_rank(case: Case, rank: int) -> Merged | None:
+    """Save a sharded model, and merge it on rank 0."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    world, size = case.topology.world, _fsdp_size(case)
+    model = _model(case, rank)
+    due = {key: value.detach().bfloat16().clone() for key, value in model.state_dict().items()}
+    names = ("fsdp",) if size == world else ("ddp", "fsdp")
+    fully_shard(model, mesh=init_device_mesh("cpu", (world // size, size)[-len(names) :], mesh_dim_names=names))
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    files: list[bytes] = [b""] * world
+    dist.all_gather_object(files, file.getvalue())
+    if rank:
+        return None
+    saved = {f"model_world_size_{world}_rank_{at}.pt": content for at, content in enumerate(files)}
+    merger, error = object.__new__(_module().FSDPModelMerger), ""
+    merged: list[Any] = []
+    merger.config = SimpleNamespace(local_dir="job", operation="merge", hf_upload=False)
+    merger._get_world_size = lambda: world
+    merger.save_hf_model_and_tokenizer = merged.append
+    load = torch.load
+    with patch.object(torch, "load", lambda path, **given: load(io.BytesIO(saved[path.name]), **given)):
+        try:
+            merger.merge_and_save()
+        except Exception as given:
+            if case.options["kind"] != "own":
+                raise
+            error = str(given)
+    found = merged[0] if merged else {}
+    return Merged(found, due, len({it.untyped_storage().data_ptr() for it in found.values()}), error)
+
+
+def _model(case: Case, rank: int) -> Any:
+    """Return a model that is the same on each rank, but for a buffer of the kind `own`."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 6, bias=False)
+    kind = case.options["kind"]
+    table = torch.randn(2, 3).to(torch.bfloat16 if kind in _BEYOND else torch.float32)  # not copied by .bfloat16()
+    buffers = {
+        "none": [],
+        "vector": [table[0, :1].clone(), table[1].clone()],
+        "scalar": [table[0, 0].clone()],
+        "matrix": [table],
+        "own": [table[0] * (1 + 2**-6 * (rank == _fsdp_size(case) - 1)), table[1].clone()],
+        "nan": [table[0] * float("nan")],
+        "aliases": [table[0], table],
+        "transposed": [table.t()],
+    }
+    for at, buffer in enumerate(buffers[kind]):
+        model.register_buffer(f"weight_{at}", buffer)  # after `weight`: the merger takes the mesh from the first name
+    return model
+
+
+def wrong(case: Case, ranks: Sequence[Merged | None]) -> str:
+    """Return what is wrong with the merged state; empty where nothing is."""
+    import torch
+
+    (merged,) = (it for it in ranks if it is not None)
+    if merged.error:
+        return "" if "weight_0" in merged.error else f"it fails without a word of the buffer: {merged.error}"
+    if merged.found.keys() != merged.due.keys():
+        return f"it merges {[*merged.found]}, not {[*merged.due]}"
+    for key, due in merged.due.items():
+        found = merged.found[key]
+        if found.shape != due.shape:
+            return f"{key} {_WHERE} {tuple(found.shape)}, not {tuple(due.shape)}"
+        if found.dtype != due.dtype or not torch.equal(found.nan_to_num(7), due.nan_to_num(7)):
+            return f"{key} {_WHERE} {found}, not {due}"
+        if not found.is_contiguous():
+            return f"{key} is not contiguous"
+    if case.options["kind"] == "own":
+        return "weight_0 is merged to what one rank has"
+    return "" if merged.storages == len(merged.due) else "tensors share a storage"
+
+
+def right(case: Case, ranks: Sequence[Merged | None]) -> str:
+    """Return what was seen."""
+    (merged,) = (it for it in ranks if it is not None)
+    shapes = [f"{key} {_WHERE} {tuple(found.shape)}" for key, found in merged.found.items()]
+    return f"{', '.join(sorted(shapes, reverse=True))}, as it was" if shapes else f"it refuses: {merged.error}"
+
+
+def _fsdp_size(case: Case) -> int:
+    return int(case.options.get("fsdp_size", case.topology.world))
+
+
+def _module() -> Any:
+    return importlib.import_module(_MODULE)
