@@ -266,7 +266,7 @@ def reports(session: nox.Session) -> None:
     """
     install_proofs(session)
     session.install("--quiet", "--no-deps", "--requirement", str(HERE / "tests" / "proofs" / "reports.txt"))
-    wheels = fetch(session, "--pre", *(wanted.partition("==")[0] for wanted in DEMO), "megatron-bridge")
+    wheels = fetch(session, "--pre", *(wanted.partition("==")[0] for wanted in DEMO))
     env = {"TMPDIR": scratch(), "PYTHONPATH": str(HERE / "tests")}
     session.run("python", "-m", "support.reports", str(wheels), *session.posargs, env=env)
 

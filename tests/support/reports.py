@@ -3,8 +3,8 @@
 python -m support.reports FOLDER [--write-docs]     FOLDER has the newest wheels, installed
 
 A report is a page and a program of the same name in docs/reports/. The docstring of a program begins with the
-distribution that it is about. Besides the wheel, it runs on main of the clones that CLONES
-names. It exits with 1 where a program shows no defect: upstream has cured it, or changed what the program calls.
+distribution that it is about. Besides the wheel, it runs on main of the clones that UNHANG_{MEGATRON,VERL,SWIFT}_CLONE
+name. It exits with 1 where a program shows no defect: upstream has cured it, or changed what the program calls.
 """
 
 import ast
@@ -29,7 +29,6 @@ CLONES = {
     "megatron-core": "UNHANG_MEGATRON_CLONE",
     "verl": "UNHANG_VERL_CLONE",
     "ms-swift": "UNHANG_SWIFT_CLONE",
-    "megatron-bridge": "UNHANG_BRIDGE_CLONE",
 }
 LONGEST_S = 300
 
@@ -80,7 +79,7 @@ def codes(wheels: str, folder: Path) -> dict[str, list[Code]]:
             subprocess.run(["git", "clone", "--quiet", "--depth=1", "--branch=main", source, tree], check=True)
             log = ["git", "-C", tree, "log", "-1", "--format=main of %cs, %h"]
             name = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
-            found[distribution].append(Code(name, os.pathsep.join([tree, os.path.join(tree, "src"), wheels])))
+            found[distribution].append(Code(name, os.pathsep.join([tree, wheels])))
     return found
 
 
