@@ -21,7 +21,14 @@ NO_REPORT = {
     "empty-expert-hang": "no backend that is in use is known to fail on zero rows",
     "expert-dp-warmup": "NCCL's stall needs GPUs whose memory is full: no program shows it on a CPU",
 }
+CLOSED = {"fsdp-size-one-no-sync": "its pull request was closed, and upstream still takes the setting"}
+"""Defects that upstream has been told of, and will not cure as it was told."""
 PROGRAMS = sorted(reports.REPORTS.glob("*.py"))
+
+
+def untold() -> set[str]:
+    """Return the unfixed defects for which upstream has no pull request that would do."""
+    return {name for name in unfixed() if name in CLOSED or catalog.fix(name).manifest["forwarded"] == "no"}
 
 
 def unfixed() -> set[str]:
@@ -37,9 +44,9 @@ def unfixed() -> set[str]:
 
 
 def test_there_is_a_report_for_each_defect_that_no_upstream_has_cured() -> None:
-    due = unfixed() - NO_REPORT.keys() | NO_FIX_HERE.keys()
+    due = untold() - NO_REPORT.keys() | NO_FIX_HERE.keys()
     assert {path.stem for path in PROGRAMS} == {path.stem for path in reports.REPORTS.glob("*.md")} == due
-    assert unfixed() >= NO_REPORT.keys(), "these need no reason any more"
+    assert untold() >= {*NO_REPORT, *CLOSED}, "these need no reason any more"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
@@ -58,7 +65,7 @@ def test_a_report_has_its_parts(program: Path) -> None:
     assert all(wrong != right for _, wrong, right in rows)
 
 
-@pytest.mark.parametrize("name", sorted(unfixed() - NO_REPORT.keys()))
+@pytest.mark.parametrize("name", sorted(untold() - NO_REPORT.keys()))
 def test_a_report_has_the_first_version_that_is_wrong(name: str) -> None:
     rows = matrix.rows([catalog.fix(name)], catalog.releases(), catalog.shape_table())
     first = next(row.version for row in rows if row.verdict == NEEDED)
