@@ -69,10 +69,11 @@ def packed(pristine: Path, folder: Path) -> Path:
     for name in "codemods", "patches", "compat":
         found = importlib.import_module(f"unhang.{name}").__path__[0]
         shutil.copytree(found, pack / name, ignore=shutil.ignore_patterns("__pycache__"))
-    models = list(catalog.fixes().values())
+    every = list(catalog.fixes().values())
+    models = [fix for fix in every if any((site / target.file).exists() for target in fix.targets)]
     for number in range(THIRTY):
         _copy(models[number % len(models)], f"made-up-{number:02}", pack, site)
-    for model in models:
+    for model in every:
         shutil.rmtree(pack / "patches" / model.id)
         (pack / "compat" / "data" / f"{model.id}.json").unlink()
     for path in pack.glob("patches/*/manifest.json"):

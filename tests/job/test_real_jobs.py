@@ -24,6 +24,10 @@ OWN_CODE, IDLE = "a model that brings its own code, such as MiniMax", "some rank
 COPIES = "hidden states that do not flatten without a copy"
 UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
 LOST = "a reward on a token that does not count, after one that does"
+END = "it goes on from the end of an epoch, with steps left"
+BUFFERS = "a model with buffers in its state dict (DeepSeek V3, GLM 4.5, Gemma 4, Apertus)"
+AXES, ONE_LENGTH = "a model with mRoPE (Qwen2-VL to Qwen3.5)", "a batch whose samples all have as many tokens"
+ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, AXES, ONE_LENGTH)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -71,6 +75,13 @@ JOBS = [
     ("reinforce-turn-returns", "verl 0.9.1", f"{PPO} algorithm.adv_estimator=reinforce_plus_plus", {
         f"{LOST}=False": CANNOT,
     }),
+    ("sft-resume-epoch", "verl 0.9.1", "torchrun --nproc_per_node=2 -m verl.trainer.sft_trainer", {
+        "trainer.resume_mode=disable": CANNOT, f"{END}=False": CANNOT,
+    }),
+    ("merger-buffer-copies", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 trainer.n_gpus_per_node=8", {
+        f"{ACTOR}.strategy=megatron": CANNOT, f"{BUFFERS}=False": CANNOT,
+    }),
+    ("mrope-ragged-axis", "verl 0.8.0", GRPO, {f"{AXES}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT}),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
         f"{OWN_CODE}=False": CANNOT,
@@ -102,7 +113,7 @@ def word(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         return (Installation(project, version, root, root, root, "wheel", None, ()),)
 
     def found(fix: str, release: str, command: str, *settings: str) -> str:
-        facts = [f"{fact}=True" for fact in (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST)]
+        facts = [f"{fact}=True" for fact in ALL_FACTS]
         job = read.job(["-"], [*facts, *settings], io.StringIO(command))
         return judged(catalog.fix(fix), lookup.looks(job, installed(release), release.split()[0])).word
 

@@ -46,7 +46,8 @@ READ = {
 }
 UPSTREAMS = [f"{name}.json" for name in packs.names()]
 # Our own data: what each upstream is, what is known of each fix; releases.json, because one function is absent.
-DATA = {"releases.json", *UPSTREAMS, *(f"{fix}.json" for fix in catalog.fixes())}
+_HERE = [fix for fix in catalog.fixes().values() if {it.upstream for it in fix.targets} != {"megatron-bridge"}]
+DATA = {"releases.json", *UPSTREAMS, *(f"{fix.id}.json" for fix in _HERE)}
 # System calls that name a path: the search for modules along sys.path, then each part of the path of a file and of its
 # package (for links), and a few for each file. Measured on Python 3.10 to 3.13: 713 to 897, depending on where they are
 # installed. More is a regression.
