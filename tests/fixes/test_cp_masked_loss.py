@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import sources, wheels
 from support.rewrites import EveryRewrite
+from unhang.judge import matrix
+from unhang.shapes import catalog
 
 FIX = "cp-masked-loss"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.15.3", "0.14.0")
@@ -33,6 +37,16 @@ class TestRewrite(EveryRewrite):
 )
 def test_another_division_is_no_anchor(old: str, new: str, missing: str) -> None:
     sources.assert_no_anchor(sources.wheel(FIX, "0.19.2"), old, new, match=missing)
+
+
+@pytest.mark.parametrize("version", ["0.11.0", "0.12.3", "0.13.0rc0", "0.13.1", "0.14.0rc2", "0.14.0rc5", "0.14.0"])
+def test_the_releases_that_divide_in_another_function_are_known_by_it(version: str) -> None:
+    (row,) = catalog.fix(FIX).manifest["instead"]
+    data = wheels.read("megatron-core", version, *row["files"])
+    assert (re.search(row["pattern"].encode(), data or b"") is not None) == (version in row["needed-in"])
+    release = catalog.releases()["megatron-core"][version]
+    found = matrix.verdict(catalog.fix(FIX), "megatron-core", release, catalog.shape_table())
+    assert found == ("needed" if version >= "0.13" else "not-affected")
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
