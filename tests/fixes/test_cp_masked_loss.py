@@ -55,7 +55,7 @@ _IF = "if cp_group_size > 1 and torch.is_grad_enabled():"
 _SAME = "if cp_group is not None and cp_group.size() == cp_group_size:"
 _SUM, _SCALE = "torch.distributed.all_reduce(cp_tokens, group=cp_group)", "output_tensor *= cp_group_size"
 _CLONE = "cp_tokens.clone()"
-_OF_MODEL = 'cp_group = getattr(cp_module, "cp_group", None)'
+_OF_MODEL = 'get_attr_wrapped_model(model, "cp_group")'
 BY_HAND: ByHand = {
     "with one rank too": Sub(_IF, "if torch.is_grad_enabled():"),
     "with more than two": Sub("cp_group_size > 1", "cp_group_size > 2"),
@@ -65,9 +65,9 @@ BY_HAND: ByHand = {
     "of any size": Sub(_SAME, "if cp_group is not None:"),
     "without asking for a group": Sub(_SAME, "if cp_group.size() == cp_group_size:"),
     "a group of None": Sub(_SAME, "if True:"),
-    "of parallel_state alone": Sub(_OF_MODEL, "cp_group = None"),
+    "of parallel_state alone": Sub(_OF_MODEL, "None"),
     "of the model alone": Sub("if cp_group is None:", "if False:"),
-    "of the outer model": Sub("cp_module = cp_module.module", "break"),
+    "of the outer model": Sub(_OF_MODEL, 'getattr(model, "cp_group", None)'),
     "the largest": Sub(_SUM, f"{_SUM[:-1]}, op=torch.distributed.ReduceOp.MAX)"),
     "of the default group": Sub(_SUM, "torch.distributed.all_reduce(cp_tokens)"),
     "not waited for": Sub(_SUM, f"{_SUM[:-1]}, async_op=True)"),
