@@ -18,10 +18,10 @@ _MODEL, _SIZE = "model", "cp_group_size"
 _OURS = f"""# unhang cp-masked-loss: a mean over the tokens of the whole CP group
 {_TOKENS} = {{tokens}}
 if {_SIZE} > 1 and torch.is_grad_enabled():
-    cp_module = {_MODEL}
-    while not hasattr(cp_module, "cp_group") and hasattr(cp_module, "module"):
-        cp_module = cp_module.module
-    cp_group = getattr(cp_module, "cp_group", None)
+    try:
+        cp_group = get_attr_wrapped_model({_MODEL}, "cp_group")
+    except RuntimeError:  # no module in it has one
+        cp_group = None
     if cp_group is None:
         cp_group = parallel_state.get_context_parallel_group(
             check_initialized=False
@@ -54,10 +54,10 @@ class CalcLoss(Codemod):
                 # unhang cp-masked-loss: a mean over the tokens of the whole CP group
                 cp_tokens = tokens
                 if cp_group_size > 1 and torch.is_grad_enabled():
-                    cp_module = model
-                    while not hasattr(cp_module, "cp_group") and hasattr(cp_module, "module"):
-                        cp_module = cp_module.module
-                    cp_group = getattr(cp_module, "cp_group", None)
+                    try:
+                        cp_group = get_attr_wrapped_model(model, "cp_group")
+                    except RuntimeError:  # no module in it has one
+                        cp_group = None
                     if cp_group is None:
                         cp_group = parallel_state.get_context_parallel_group(
                             check_initialized=False
@@ -86,7 +86,7 @@ class CalcLoss(Codemod):
         return [span(row, row, instead(_OURS.format(tokens=tokens, loss=loss, divided=divided)))]
 
     def names(self, function: Function) -> frozenset[str]:
-        return frozenset({"torch", "parallel_state"})
+        return frozenset({"torch", "parallel_state", "get_attr_wrapped_model"})
 
 
 def _taken_apart(function: Function) -> list[ast.Tuple]:

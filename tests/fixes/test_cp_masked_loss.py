@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import sources, wheels
 from support.rewrites import EveryRewrite
+from unhang.judge import matrix
+from unhang.shapes import catalog
 
 FIX = "cp-masked-loss"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.15.3", "0.14.0")
@@ -35,13 +39,23 @@ def test_another_division_is_no_anchor(old: str, new: str, missing: str) -> None
     sources.assert_no_anchor(sources.wheel(FIX, "0.19.2"), old, new, match=missing)
 
 
+@pytest.mark.parametrize("version", ["0.11.0", "0.12.3", "0.13.0rc0", "0.13.1", "0.14.0rc2", "0.14.0rc5", "0.14.0"])
+def test_the_releases_that_divide_in_another_function_are_known_by_it(version: str) -> None:
+    (row,) = catalog.fix(FIX).manifest["instead"]
+    data = wheels.read("megatron-core", version, *row["files"])
+    assert (re.search(row["pattern"].encode(), data or b"") is not None) == (version in row["needed-in"])
+    release = catalog.releases()["megatron-core"][version]
+    found = matrix.verdict(catalog.fix(FIX), "megatron-core", release, catalog.shape_table())
+    assert found == ("needed" if version >= "0.13" else "not-affected")
+
+
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _IF = "if cp_group_size > 1 and torch.is_grad_enabled():"
 _SAME = "if cp_group is not None and cp_group.size() == cp_group_size:"
 _SUM, _SCALE = "torch.distributed.all_reduce(cp_tokens, group=cp_group)", "output_tensor *= cp_group_size"
 _CLONE = "cp_tokens.clone()"
-_OF_MODEL = 'cp_group = getattr(cp_module, "cp_group", None)'
+_OF_MODEL = 'get_attr_wrapped_model(model, "cp_group")'
 BY_HAND: ByHand = {
     "with one rank too": Sub(_IF, "if torch.is_grad_enabled():"),
     "with more than two": Sub("cp_group_size > 1", "cp_group_size > 2"),
@@ -51,9 +65,9 @@ BY_HAND: ByHand = {
     "of any size": Sub(_SAME, "if cp_group is not None:"),
     "without asking for a group": Sub(_SAME, "if cp_group.size() == cp_group_size:"),
     "a group of None": Sub(_SAME, "if True:"),
-    "of parallel_state alone": Sub(_OF_MODEL, "cp_group = None"),
+    "of parallel_state alone": Sub(_OF_MODEL, "None"),
     "of the model alone": Sub("if cp_group is None:", "if False:"),
-    "of the outer model": Sub("cp_module = cp_module.module", "break"),
+    "of the outer model": Sub(_OF_MODEL, 'getattr(model, "cp_group", None)'),
     "the largest": Sub(_SUM, f"{_SUM[:-1]}, op=torch.distributed.ReduceOp.MAX)"),
     "of the default group": Sub(_SUM, "torch.distributed.all_reduce(cp_tokens)"),
     "not waited for": Sub(_SUM, f"{_SUM[:-1]}, async_op=True)"),

@@ -69,6 +69,7 @@ GRID = [
 HELD = {
     "cp_group_size is not None|is_last_stage is None": "callers give both, or neither",
     "loss_func is None": "is a call without a loss",
+    "except RuntimeError": "is all that get_attr_wrapped_model raises",
     "model_vp_stage": "is about the pipeline",
     "hasattr|numel|moe_grad_scale_func|mtp_grad_scale_func|dsa|_attention_variant": "is about other losses",
 }
