@@ -26,8 +26,7 @@ UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
 LOST = "a reward on a token that does not count, after one that does"
 END = "it goes on from the end of an epoch, with steps left"
 BUFFERS = "a model with buffers in its state dict (DeepSeek V3, GLM 4.5, Gemma 4, Apertus)"
-AXES, ONE_LENGTH = "a model with mRoPE (Qwen2-VL to Qwen3.5)", "a batch whose samples all have as many tokens"
-ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, AXES, ONE_LENGTH)
+ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -81,7 +80,6 @@ JOBS = [
     ("merger-buffer-copies", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 trainer.n_gpus_per_node=8", {
         f"{ACTOR}.strategy=megatron": CANNOT, f"{BUFFERS}=False": CANNOT,
     }),
-    ("mrope-ragged-axis", "verl 0.8.0", GRPO, {f"{AXES}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT}),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
         f"{OWN_CODE}=False": CANNOT,
