@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
 
-from unhang.codemods.base import Codemod, assigned, expression, once, preceded_by, refuse_own, replaced_by, span
+from unhang.codemods.base import Codemod, assigned, expression, followed_by, once, preceded_by, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _OWN = "carried"
-_SUM = re.compile(r"(\w+\[[^]]+\]) \+ \w+ \* (\w+)")
-_MASK = r"(\w+\[[^]]+\])"
+_SUM = re.compile(r"(\w+(\[[^]]+\])) \+ \w+ \* (\w+)")
+_MASK = "response_mask"  # the callers give it by this name
 _MARK = "# unhang reinforce-turn-returns: "
 _CARRIED = f"{_MARK}at a token that does not count, nothing is discounted or lost\n{_OWN} = {{}} + {{}}\n"
+_KEPT = f"{_MARK}as above\n{{0}} = torch.where({{1}}.bool(), {{0}}, {_OWN})\n"
 
 
 class Returns(Codemod):
@@ -25,17 +25,17 @@ class Returns(Codemod):
 
     Before::
 
-        def returns_of(rewards, mask, gamma):
+        def returns_of(rewards, response_mask, gamma):
             returns, running = torch.zeros_like(rewards), 0
             for t in reversed(range(rewards.shape[1])):
                 running = rewards[:, t] + gamma * running
                 returns[:, t] = running
-                running = running * mask[:, t]
+                running = running * response_mask[:, t]
             return returns
 
     After::
 
-        def returns_of(rewards, mask, gamma):
+        def returns_of(rewards, response_mask, gamma):
             returns, running = torch.zeros_like(rewards), 0
             for t in reversed(range(rewards.shape[1])):
                 # unhang reinforce-turn-returns: at a token that does not count, nothing is discounted or lost
@@ -43,36 +43,32 @@ class Returns(Codemod):
 
                 running = rewards[:, t] + gamma * running
                 returns[:, t] = running
+                running = running * response_mask[:, t]
                 # unhang reinforce-turn-returns: as above
-                running = torch.where(mask[:, t].bool(), running, carried)
+                running = torch.where(response_mask[:, t].bool(), running, carried)
             return returns
 
-    In upstream's own fix, ``running * (1 - mask[:, t])`` gets ``carried`` in the same way.
+    The product stays: it makes the return as precise as the mask, if rewards are less. Upstream's own fix, which adds
+    ``running * (1 - response_mask[:, t])`` to it, gets the same rows.
     """
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_OWN])
-        rows = [(row, value) for row in ast.walk(function) if isinstance(row, ast.stmt) and (value := assigned(row))]
-        sums = [(row, found) for row, (_, value) in rows if (found := _SUM.fullmatch(expression(value)))]
-        row, found = once(sums, "... = REWARDS[:, ...] + ... * RETURN")
-        rewards, name = found.groups()
-        values = [value for _, (target, value) in rows if target == name]
-        resets = [(it, f"torch.where({of[1]}.bool(), {name}, {_OWN})") for it, of in _times(name, _MASK, values)]
-        parts = [it for value in values for it in ast.walk(value) if isinstance(it, ast.BinOp)]
-        passes = [(it.left, _OWN) for it, _ in _times(name, rf"\(1 - {_MASK}\)", parts)]
-        old, new = once([*resets, *passes], "RETURN = RETURN * MASK[:, ...], or the like")
+        rows = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
+        sums = [(row, new, found) for row, new, value in rows if (found := _SUM.fullmatch(expression(value)))]
+        first, new, found = once(sums, "... = REWARDS[:, ...] + ... * RETURN")
+        rewards, at, name = found.groups()
+        mask = f"{_MASK}{at}"
+        ends = f"{new} * {mask}", f"{new} * {mask} + {name} * (1 - {mask})"
+        resets = [row for row, target, value in rows if target == name and expression(value) in ends]
+        last = once(resets, f"RETURN = RETURN * {mask}, or the like")
         return [
-            span(row, row, preceded_by(_CARRIED.format(rewards, name))),
-            replaced_by(function, old, new, f"{_MARK}as above"),
+            span(first, first, preceded_by(_CARRIED.format(rewards, name))),
+            span(last, last, followed_by(_KEPT.format(name, mask))),
         ]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})
-
-
-def _times(name: str, factor: str, among: list[Any]) -> list[tuple[Any, re.Match[str]]]:
-    """Return the products of a name and what this pattern matches, each with the match."""
-    return [(it, found) for it in among if (found := re.fullmatch(rf"{name} \* {factor}", expression(it)))]
 
 
 CODEMODS = {"compute_reinforce_plus_plus_outcome_advantage": Returns()}
