@@ -47,17 +47,17 @@ def notes(
     return tuple(sentence for path in paths for sentence in _in_file(fix, path, pattern, read))
 
 
-def instead(fix: Fix, folders: Mapping[str, str]) -> tuple[str, ...]:
+def instead(fix: Fix, read: Mapping[str, bytes | None], folders: Mapping[str, str]) -> tuple[str, ...]:
     """Return what each of these packages does that runs other code in place of a target of the fix, and where.
 
-    ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a namesake, or a
+    ``read`` is as for ``notes``; ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a namesake, or a
     release that does not do so, has none.
     """
     with _blamed(fix):
         return tuple(
             f"{row['package']} {row['what']} ({place})"
             for row in fix.manifest.get("instead", ())
-            if row["module"] in folders and (place := _matched(row, folders[row["module"]]))
+            if row["module"] in folders and (place := _matched(row, folders[row["module"]], read))
         )
 
 
@@ -76,12 +76,12 @@ def _blamed(fix: Fix) -> packs.Blamed:
     return packs.Blamed(fix.pack, os.path.join(fix.folder, "manifest.json"))
 
 
-def _matched(row: Mapping[str, Any], folder: str) -> str:
+def _matched(row: Mapping[str, Any], folder: str, read: Mapping[str, bytes | None]) -> str:
     """Return the first of a row's files that has the pattern, as imported, and the line; empty if none has."""
     depth = row["module"].count(".") + 1
     for file in row["files"]:
         path = os.path.join(folder, *file.split("/")[depth:])
-        data = overlays.read(path) or b""
+        data = read.get(path) or overlays.read(path) or b""
         if match := re.search(row["pattern"].encode(), data):
             line = data.count(b"\n", 0, match.start()) + 1
             return f"{file}:{line}"

@@ -200,7 +200,7 @@ def judge(
         finding._replace(elsewhere=notes[finding.target.fix]) if finding.verdict.verdict in _REWRITTEN else finding
         for finding in found
     ]
-    instead = {fix.id: partial(elsewhere.instead, fix) for fix in fixes}
+    instead = {fix.id: partial(elsewhere.instead, fix, read) for fix in fixes}
     of_packages = {
         name: tuple(joined(copy, elsewhere.way_out(name)) for copy in told(packages)) for name, told in instead.items()
     }
