@@ -12,11 +12,13 @@ from unhang.codemods.base import AnchorError, Codemod, argument, expression, hol
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_MASK, _PLAN, _UNWRAP = "loss_mask", "build_schedule_plan", "unwrap_model"
+_MASK, _PLAN = "loss_mask", "build_schedule_plan"
 _ROWS = (ast.Assign, ast.AnnAssign, ast.Return)
 _ADDED = f"""# unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
 from inspect import signature
-core_model = {_UNWRAP}({{model}})
+core_model = {{model}}
+while hasattr(core_model, "module") and not hasattr(core_model, "mtp_process"):
+    core_model = core_model.module
 has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
 if has_mtp and "{_MASK}" in signature(core_model.forward).parameters:
     {{given}}["{_MASK}"] = {{mask}}
@@ -47,7 +49,9 @@ class ForwardStepCommon(Codemod):
                 return model.build_schedule_plan(tokens, labels=labels, loss_mask=mask)
             # unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
             from inspect import signature
-            core_model = unwrap_model(model)
+            core_model = model
+            while hasattr(core_model, "module") and not hasattr(core_model, "mtp_process"):
+                core_model = core_model.module
             has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
             if has_mtp and "loss_mask" in signature(core_model.forward).parameters:
                 given["loss_mask"] = mask
@@ -69,16 +73,15 @@ class ForwardStepCommon(Codemod):
         row = once(rows, f"... = {model}(**...)")
         return [span(row, row, preceded_by(new))]
 
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset({_UNWRAP})
-
     def fixed_upstream(self, function: Function) -> bool:
         return _hands_over(function)
 
 
 def _hands_over(function: Function) -> bool:
     """Return whether the function names the mask as an argument of the model."""
-    return any(isinstance(node, ast.Constant) and node.value == _MASK for node in ast.walk(function))
+    nodes = list(ast.walk(function))
+    changed = [it for it in nodes if isinstance(it, ast.Call) and expression(it.func).endswith((".update", "dict"))]
+    return any(argument(it, _MASK) for it in changed) or any(getattr(it, "value", None) == _MASK for it in nodes)
 
 
 def _is_spread(call: ast.Call) -> bool:

@@ -34,6 +34,7 @@ CASES = (
     Case("two-layers", _ONE, DIFFERS, _WHERE, {"layers": 2}),
     Case("packed", _ONE, DIFFERS, _WHERE, {"packed": True}),
     Case("wrapped", _ONE, DIFFERS, _WHERE, {"model": "wrapped"}, core=True),
+    Case("wrapped-twice", _ONE, DIFFERS, _WHERE, {"model": "wrapped twice"}, core=True),
     Case("loss-alone", _ONE, DIFFERS, _WHERE, {"model": "loss alone"}, core=True),
     Case("all-tokens", _ONE, PASSED, options={"mask": _ALL}, core=True),
     Case("no-mtp", _ONE, PASSED, options={"layers": None}, core=True),
@@ -43,7 +44,8 @@ CASES = (
     Case("one-token", _ONE, DIFFERS, _WHERE, {"mask": _FIRST, "without": "mtp-zero-tokens"}, patched=DIFFERS),
 )
 YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {})
-_OTHERS, _OFF_ON = ("takes no mask", "vision"), (False, True)
+_CORES, _OTHERS = ("wrapped", "wrapped twice", "loss alone"), ("takes no mask", "vision")
+_OFF_ON = (False, True)
 GRID = [
     Case(
         f"{model}, {mask}, {layers} layers, packed {packed}, plan {plan}, {ranks} ranks",
@@ -57,7 +59,7 @@ GRID = [
     for ranks, model, mask, layers, packed, plan in [
         *itertools.product((1,), ("plain",), (_ANSWER, _ALL), (None, 1, 2), _OFF_ON, (False,)),
         *itertools.product((1,), ("plain",), (_ANSWER, _ALL), (None, 1), _OFF_ON, (True,)),
-        *itertools.product((1,), ("wrapped", "loss alone"), (_ANSWER, _ALL), (None, 1, 2), (False,), (False,)),
+        *itertools.product((1,), _CORES, (_ANSWER, _ALL), (None, 1, 2), (False,), (False,)),
         *itertools.product((1,), _OTHERS, (_ALL,), (None, 1), (False,), (False,)),
         *itertools.product((1,), _OTHERS, (_ANSWER,), (None,), (False,), (False,)),
         *((1, "plain", _FIRST, 1, False, False), (2, "plain", _ANSWER, 1, False, False)),
@@ -209,10 +211,16 @@ def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
             output = self.language_model(loss_mask=loss_mask, **given)
             return output if loss_mask is None else (output, loss_mask)
 
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]
+        """One that megatron-core leaves on, as the one inside of its FSDP."""
+
+        def forward(self, **given: Any) -> Any:
+            return self.module(**given)
+
     layers, kind = case.options.get("layers", 1), case.options.get("model", "plain")
     config = TransformerConfig(
         **{"num_layers": 1, "hidden_size": _HIDDEN, "num_attention_heads": 2, "use_cpu_initialization": True},
-        **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "masked_softmax_fusion": False, "bf16": kind == "wrapped"},
+        **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "masked_softmax_fusion": False, "bf16": "wrapped" in kind},
         **{"mtp_num_layers": layers, "mtp_loss_scaling_factor": 0.5},
     )
     config.overlap_moe_expert_parallel_comm = case.options.get("plan", False)  # asked for experts when it is made
@@ -226,11 +234,14 @@ def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
         own.decoder.forward = lambda **it: own.mtp(
             **inputs, hidden_states=before(**it), attention_mask=it["attention_mask"], embedding=own.embedding
         )
-    if kind != "vision":
-        return (Float16Module(config, own) if kind == "wrapped" else own), own
-    outer = Vision()
-    outer.config, outer.language_model = config, own
-    return outer, own
+    outer: Any = Vision() if kind == "vision" else Wrapper() if kind == "wrapped twice" else own
+    if outer is not own:
+        outer.config, outer.language_model = config, own
+    if kind == "wrapped twice":
+        outer.module = own
+    if kind in ("wrapped twice", "loss alone"):
+        own.module = torch.nn.Identity()  # has nothing to do with wrappers
+    return (Float16Module(config, outer) if "wrapped" in kind else outer), own
 
 
 def wrong(case: Case, ranks: Sequence[list[Step]]) -> str:
