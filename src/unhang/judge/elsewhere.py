@@ -50,8 +50,8 @@ def notes(
 def instead(fix: Fix, read: Mapping[str, bytes | None], folders: Mapping[str, str]) -> tuple[str, ...]:
     """Return what each of these packages does that runs other code in place of a target of the fix, and where.
 
-    ``read`` is as for ``notes``; ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a namesake, or a
-    release that does not do so, has none.
+    ``read`` is as for ``notes``; ``folders`` has theirs by module. A file counts if the manifest's pattern is in it: a
+    namesake, or a release that does not do so, has none.
     """
     with _blamed(fix):
         return tuple(
