@@ -100,7 +100,7 @@ def on_rank(case: Case, rank: int) -> tuple[Any, Any]:
 def wrong(case: Case, ranks: Sequence[tuple[Any, Any]]) -> str:
     """Return what is wrong with returns and advantages; empty where nothing is."""
     (found,), due, (rewards, mask) = ranks, _due(case), _batch(case)
-    near = {"bfloat16": (1e-2, 1e-1), "float64": (1e-12, 1e-4)}.get(str(case.options.get("dtype")), (1e-5, 1e-4))
+    near = {"bfloat16": (1e-2, 1e-1), "float64": (1e-12, 1e-4)}.get(str(rewards.dtype)[6:], (1e-5, 1e-4))
     for one, other, by in zip(found, due, near):  # whitening adds 1e-8
         apart = (one - other).abs().max(1).values
         if one.dtype != (rewards * mask).dtype or not apart.max() < by:
