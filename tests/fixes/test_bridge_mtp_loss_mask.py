@@ -18,6 +18,8 @@ FIX = "bridge-mtp-loss-mask"
 RELEASES = ("0.3.1", "0.4.2", "0.5.0", "0.5.1", "0.6.2")
 CASES = sources.cases(FIX, {"megatron-bridge": RELEASES})
 _PLACE = "'labels': labels}"
+_UPSTREAM = "'labels': labels, 'loss_mask': loss_mask}"
+_UPDATED = f"{_PLACE}\n    forward_args.update(loss_mask=loss_mask)"
 
 
 def test_each_release_needs_it() -> None:
@@ -33,14 +35,7 @@ class TestRewrite(EveryRewrite):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "new",
-    [
-        "'labels': labels, 'loss_mask': loss_mask}",  # upstream's pull request
-        "'labels': labels}\n    forward_args.update(loss_mask=loss_mask)",
-        "**dict(labels=labels, loss_mask=loss_mask)}",
-    ],
-)
+@pytest.mark.parametrize("new", [_UPSTREAM, _UPDATED, "**dict(labels=labels, loss_mask=loss_mask)}"])
 def test_a_model_that_gets_the_mask_is_no_anchor(case: sources.Case, new: str) -> None:
     source = case.load()
     change, fixed = codemod(source.target), sources.mutated(source.function, _PLACE, new)

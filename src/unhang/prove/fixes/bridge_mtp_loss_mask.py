@@ -212,7 +212,7 @@ def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
             return output if loss_mask is None else (output, loss_mask)
 
     class Wrapper(torch.nn.Module):  # type: ignore[misc]
-        """One that megatron-core leaves on, as the one inside of its FSDP."""
+        """Is not megatron-core's to strip, as what its FSDP has inside."""
 
         def forward(self, **given: Any) -> Any:
             return self.module(**given)
