@@ -27,8 +27,12 @@ if {_SIZE} > 1 and torch.is_grad_enabled():
             check_initialized=False
         )
     if cp_group is not None and cp_group.size() == {_SIZE}:
-        {_TOKENS} = torch.as_tensor({{tokens}}, device={{loss}}.device)
-        {_TOKENS} = {_TOKENS}.clone()
+        # In a type that all ranks share: a sum of counts in halves overflows.
+        # Exact below 2**24 tokens; HCCL has no float64.
+        {_TOKENS} = torch.as_tensor(
+            {{tokens}}, dtype=torch.float32, device={{loss}}.device
+        )
+        {_TOKENS} = {_TOKENS}.detach().clone()
         torch.distributed.all_reduce({_TOKENS}, group=cp_group)
         {{loss}} *= {_SIZE}
 {{divided}}
@@ -63,8 +67,12 @@ class CalcLoss(Codemod):
                             check_initialized=False
                         )
                     if cp_group is not None and cp_group.size() == cp_group_size:
-                        cp_tokens = torch.as_tensor(tokens, device=output.device)
-                        cp_tokens = cp_tokens.clone()
+                        # In a type that all ranks share: a sum of counts in halves overflows.
+                        # Exact below 2**24 tokens; HCCL has no float64.
+                        cp_tokens = torch.as_tensor(
+                            tokens, dtype=torch.float32, device=output.device
+                        )
+                        cp_tokens = cp_tokens.detach().clone()
                         torch.distributed.all_reduce(cp_tokens, group=cp_group)
                         output *= cp_group_size
                 output /= torch.clamp(cp_tokens, min=1)

@@ -54,7 +54,7 @@ def test_the_releases_that_divide_in_another_function_are_known_by_it(version: s
 _IF = "if cp_group_size > 1 and torch.is_grad_enabled():"
 _SAME = "if cp_group is not None and cp_group.size() == cp_group_size:"
 _SUM, _SCALE = "torch.distributed.all_reduce(cp_tokens, group=cp_group)", "output_tensor *= cp_group_size"
-_CLONE = "cp_tokens.clone()"
+_CLONE = "cp_tokens.detach().clone()"
 _OF_MODEL = 'get_attr_wrapped_model(model, "cp_group")'
 BY_HAND: ByHand = {
     "with one rank too": Sub(_IF, "if torch.is_grad_enabled():"),
@@ -73,6 +73,7 @@ BY_HAND: ByHand = {
     "not waited for": Sub(_SUM, f"{_SUM[:-1]}, async_op=True)"),
     "summed twice": Sub(_SUM, f"{_SUM}; {_SUM}"),
     "the count is changed": Sub(_CLONE, "cp_tokens"),
+    "in the type of the count": Sub("num_tokens, dtype=torch.float32", "num_tokens"),
     "not scaled": Sub(_SCALE, "pass"),
     "scaled too much": Sub(_SCALE, f"{_SCALE} * 2"),
     "scaled by the tokens": Sub(_SCALE, "output_tensor *= num_tokens"),

@@ -26,6 +26,7 @@ _MASKS = {
     "one": ([0] * 15 + [1], [0] * 5 + [1] + [0] * 10),
     "even": ([0, 1] * 8, [1, 0] * 8),
     "all": ([1] * 16, [1] * 16),
+    "heavy": ([5000] * 16, [5000] * 16),  # two ranks count 40000 each, and float16 ends at 65504
 }
 _TWO, _FOUR, _BOTH = Topology(cp=2), Topology(cp=4), Topology(cp=2, dp=2)
 _ANSWER = {"mask": "answer", "batches": 1}
@@ -56,6 +57,7 @@ GRID = [
             ("sizes from parallel_state", _TWO, DIFFERS, "answer", {"given": False}),
             ("one rank, from parallel_state", Topology(dp=2), PASSED, "answer", {"given": False}),
             ("a count in floats", _TWO, DIFFERS, "one", {"count": "float32"}),
+            ("a count in halves", _TWO, PASSED, "heavy", {"count": "float16"}),
             ("even", _FOUR, PASSED, "even", {}),
             ("two values", _TWO, PASSED, "answer", {"loss": "two"}),
             ("a count of one", _TWO, PASSED, "answer", {"loss": "one"}),
@@ -88,7 +90,7 @@ def settings(case: Case) -> dict[str, Any] | None:
         "a loss function that returns the sum and the count of its rank's tokens": loss == "three",
         "a loss mask that leaves CP ranks unequal counts": case.options["mask"] in ("answer", "one"),
         "a step of training": not case.options.get("evaluation"),
-        "a loss function that multiplies its sum by the CP size itself, as train_rl.py": loss == "scaled",
+        "a loss function that multiplies its sum by the CP size itself, as train_rl.py up to 0.19": loss == "scaled",
     }
 
 
@@ -206,7 +208,7 @@ def _gradient(case: Case, steps: Sequence[Step]) -> tuple[float, float]:
     for replica in {it.replica for it in steps}:
         for number in range(case.options.get("batches", 2)):
             mask = _MASKS[case.options["mask"]][number]
-            sums.append(sum(at + _first(replica, number) for at, counts in enumerate(mask) if counts))
+            sums.append(sum(counts * (at + _first(replica, number)) for at, counts in enumerate(mask)))
             sizes.append(sum(mask))
     found = sum(it.gradient for it in steps)
     if case.options.get("per_token"):
@@ -235,7 +237,7 @@ def _loss_function(options: Any, group: Any, size: int, mask: Any, reports: list
         if kind == "three":
             return total, count, report
         if kind == "scaled":
-            return total * size, count, report
+            return total * size, count.clamp(min=1), report
         whole = count.clone()
         reduce(whole, group=group)
         if kind == "two":
