@@ -25,7 +25,7 @@ COPIES = "hidden states that do not flatten without a copy"
 UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
 LOST = "a reward on a token that does not count, after one that does"
 END = "it goes on from the end of an epoch, with steps left"
-BUFFERS = "a model with buffers in its state dict (DeepSeek V3, GLM 4.5, Gemma 4, Apertus)"
+BUFFERS = "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)"
 ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {

@@ -75,7 +75,7 @@ def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     return {
         **{"strategy": "fsdp2", "ranks": case.topology.world, "fsdp_size": _fsdp_size(case)},
-        "a model with buffers in its state dict (DeepSeek V3, GLM 4.5, Gemma 4, Apertus)": case.options["kind"]
+        "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)": case.options["kind"]
         != "none",
         "a buffer without dimensions": case.options["kind"] == "scalar",
         "a checkpoint is merged by verl.model_merger": True,

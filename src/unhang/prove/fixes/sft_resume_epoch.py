@@ -34,6 +34,7 @@ CASES = (
     Case("one-epoch-left", Topology(), DIFFERS, _WHERE, {"steps": 4, "stop": 8}, core=True),
     Case("inside-an-epoch", Topology(), PASSED, options={"steps": 4, "stop": 6}, core=True),
     Case("finished", Topology(), PASSED, options={"steps": 4, "stop": 8, "total": 8}, core=True, patched=DIFFERS),
+    Case("half-the-batch", Topology(), DIFFERS, _WHERE, {"steps": 4, "stop": 4, "earlier": 4}, patched=DIFFERS),
 )
 GRID = [
     Case(
@@ -70,6 +71,7 @@ def settings(case: Case) -> dict[str, Any]:
         "total_training_steps": case.options.get("total"),
         "it goes on from the end of an epoch, with steps left": is_end and stop < _total(case),
         "it is started again after its last step, at the end of an epoch": is_end and stop == _total(case),
+        "it resumes with another number of batches in an epoch": "earlier" in case.options,
     }
 
 
@@ -93,7 +95,7 @@ def _trained(case: Case, name: str, rank: int) -> tuple[list[list[int]], int]:
     steps: list[list[int]] = []
     saved = 0, b""
     for first, stop in sorted({(0, case.options["stop"]), (case.options["stop"], 0)}):  # one, without a break
-        trainer = _trainer(case, name, rank, steps)
+        trainer = _trainer(case, name, rank, steps, _BATCH if first else _earlier(case))
         trainer.save_freq = trainer.config.trainer.save_freq = 1 if stop else -1
 
         def save(step: int) -> None:
@@ -110,7 +112,7 @@ def _trained(case: Case, name: str, rank: int) -> tuple[list[list[int]], int]:
     return steps, saved[0]
 
 
-def _trainer(case: Case, name: str, rank: int, steps: list[list[int]]) -> Any:
+def _trainer(case: Case, name: str, rank: int, steps: list[list[int]], batch: int) -> Any:
     """Return a trainer whose model notes the samples of each step."""
     import torch
 
@@ -123,16 +125,16 @@ def _trainer(case: Case, name: str, rank: int, steps: list[list[int]]) -> Any:
     trainer, engine, config = kind.__new__(kind), MagicMock(train_batch=train), MagicMock()
     engine.is_mp_src_rank_with_outputs.return_value = False
     engine.get_rank.return_value, engine.get_data_parallel_rank.return_value = 1, rank
-    config.data.train_batch_size = _BATCH
+    config.data.train_batch_size = batch
     given = {"total_epochs": _EPOCHS, "total_training_steps": case.options.get("total")}
     config.trainer.configure_mock(**given, test_freq=-1, balance_batch=False)
     samples, rank, ranks = _share(case, name, rank)
     rows = [{"input_ids": torch.tensor([row]), "length": torch.ones(1)} for row in range(samples)]
     sampler = module.DistributedSampler(rows, shuffle=True, num_replicas=ranks, rank=rank, drop_last=True)
-    loader = module.StatefulDataLoader(rows, batch_size=_BATCH, sampler=sampler, drop_last=True)
+    loader = module.StatefulDataLoader(rows, batch_size=batch, sampler=sampler, drop_last=True)
     vars(trainer).update(train_sampler=sampler, train_dataloader=loader, val_dataloader=(), loss_fn=None, rank=1)
     vars(trainer).update(engine=engine, training_client=engine, device_mesh=engine, config=config, test_freq=-1)
-    vars(trainer).update(steps_per_epoch=len(loader), total_training_steps=_total(case), global_batch_size=_BATCH)
+    vars(trainer).update(steps_per_epoch=len(loader), total_training_steps=_total(case), global_batch_size=batch)
     vars(trainer).update(device_name="cpu", start_profile_step=-1, end_profile_step=-1, model_config=MagicMock())
     vars(trainer).update(training_step=train, _get_batch_seqlens=lambda data: data["length"])
     return trainer
@@ -168,6 +170,11 @@ def _total(case: Case) -> int:
     return int(case.options.get("total", _EPOCHS * case.options["steps"]))
 
 
+def _earlier(case: Case) -> int:
+    """Return the batch size before the break."""
+    return int(case.options.get("earlier", _BATCH))
+
+
 def _packed(state: Any) -> bytes:
     import torch
 
@@ -182,12 +189,14 @@ def _due(case: Case, name: str, rank: int) -> tuple[list[list[int]], int]:
 
     samples, rank, ranks = _share(case, name, rank)
     sampler: Any = DistributedSampler(range(samples), ranks, rank, drop_last=True)
-    steps = []
+    steps: list[list[int]] = []
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
         order = [*sampler]
-        steps += [order[at * _BATCH : (at + 1) * _BATCH] for at in range(case.options["steps"])]
-    return steps[: _total(case)], _total(case)
+        batch = _earlier(case) if len(steps) < case.options["stop"] else _BATCH
+        steps += [order[at : at + batch] for at in range(0, case.options["steps"] * _BATCH, batch)]
+    steps = steps[: _total(case)]
+    return steps, len(steps)
 
 
 def wrong(case: Case, ranks: Sequence[dict[str, Any]]) -> str:
