@@ -150,9 +150,8 @@ def _to_come(findings: Iterable[Finding], request: Request) -> tuple[list[str], 
     come = (it for it in findings if it.left and not it.harm)
     to_come = {it.target.fix for it in come if it.verdict.to_rewrite or it.to_write or it.source}
     names = changing(to_come)
-    if not to_come.intersection(request.fixes).difference(names) or {*names}.intersection(
-        request.required
-    ):  # a required fix cannot be skipped
+    others = to_come.intersection(request.fixes).difference(names)
+    if not others or {*names}.intersection(request.required):  # a required fix cannot be skipped
         return names, []
     return names, [word for name in names for word in ("--skip", name)]
 
