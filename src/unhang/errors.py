@@ -66,16 +66,26 @@ def _place(error: BaseException) -> str:
 
 def is_near(word: str, known: Iterable[str]) -> bool:
     """Return whether a word is one of the known names, but for a slip."""
-    import difflib  # here: it is slow to import
+    return bool(_nearest(word.lower(), known, 0.8))
 
-    return bool(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.8))
+
+def misspelt(word: str, known: Iterable[str]) -> str:
+    """Return the known name that a word is but for a letter or two, or an empty string if there is none.
+
+    Two names that differ in a word, as those of two parallel sizes do, are less alike.
+    """
+    return _nearest(word, known, 0.88)
 
 
 def closest(word: str, known: Iterable[str]) -> str:
     """Return the known name that a mistyped or shortened one means, or an empty string if none is near."""
-    import difflib  # here: it is slow to import
-
     names, word = list(known), word.lower()
     holding = [name for name in names if len(word) > 2 and word in name]  # `mtp`, `swift`, `--req`
-    near = difflib.get_close_matches(word, holding or names, n=1, cutoff=0 if holding else 0.6)
-    return near[0] if near else ""
+    return _nearest(word, holding or names, 0 if holding else 0.6)
+
+
+def _nearest(word: str, known: Iterable[str], least: float) -> str:
+    """Return the known name that is most like a word, if it is that much so; else an empty string."""
+    import difflib  # here: it is slow to import
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=least)), "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.cli.error_codes import causes, codes, words
 from unhang.diagnose.phrases import PHRASES
+from unhang.errors import misspelt
 from unhang.shapes import catalog
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _ALIKE = {
 }
 """What people call it, by the word of the pages."""
 _SUFFIXES = ("ing", "ed", "es", "s")
-_NEAR, _LONG, _STEM = 0.88, 5, 4
+_LONG, _STEM = 5, 4
 _ENOUGH, _AHEAD, _MOST = 0.25, 1.25, 5
 """The share of a query that a page must have; how far ahead the first is shown alone; how many are listed."""
 _UNKNOWN, _WHOLE = 0.3, 0.25
@@ -107,12 +108,7 @@ def _near(token: str, known: Mapping[str, float]) -> str:
     """Return the known word that is meant, also if it is misspelt; empty if there is none."""
     if token in known:
         return token
-    if len(token) < _LONG:
-        return ""
-    import difflib  # here: it is slow to import
-
-    near = difflib.get_close_matches(token, known, n=1, cutoff=_NEAR)
-    return near[0] if near else ""
+    return misspelt(token, known) if len(token) >= _LONG else ""
 
 
 def _pages() -> list[_Page]:

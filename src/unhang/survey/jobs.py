@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from unhang.errors import misspelt
 from unhang.job import condition, lookup
 from unhang.job.strikes import CANNOT, STRIKES, judged
 from unhang.judge.decide import APPLIED
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from unhang.job.strikes import Struck
     from unhang.judge.findings import Finding
     from unhang.records import Installation
-
-_SLIP = 0.88
-"""How alike two names are that differ by a slip: those of two parallel sizes are less alike."""
 
 
 def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installation]) -> list[Finding]:
@@ -56,12 +54,10 @@ def told(findings: Iterable[Finding], job: Job, installations: Sequence[Installa
 
 def slips(job: Job) -> tuple[str, ...]:
     """Return a note for each ``--setting`` that no fix asks for, if its name is nearly one that a fix does ask for."""
-    import difflib  # here: it is slow to import
-
     conditions = [
         it for fix in catalog.fixes().values() for it in (fix.strikes, *(one.condition for one in fix.leave_out))
     ]
     asked = {name for text in conditions if text for name in condition.names(text)}
     given = {name for part in job.parts or (job,) for name, it in part.settings.items() if it.source == "--setting"}
-    near = {name: difflib.get_close_matches(name, asked, n=1, cutoff=_SLIP) for name in sorted(given - asked)}
-    return tuple(f"--setting: no fix asks for {name}; did you mean {it[0]}?" for name, it in near.items() if it)
+    near = {name: misspelt(name, asked) for name in sorted(given - asked)}
+    return tuple(f"--setting: no fix asks for {name}; did you mean {it}?" for name, it in near.items() if it)
