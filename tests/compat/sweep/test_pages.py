@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_pages_are_not_stale_and_the_readme_stays_short() -> None:
     assert not pages.stale(REPOSITORY), "run nox -s pages"
     above, _, rest = (REPOSITORY / "README.md").read_text().partition(pages.START)
-    assert len((above + rest.partition(pages.END)[2]).splitlines()) <= 65, "without its table of fixes"
+    assert len((above + rest.partition(pages.END)[2]).splitlines()) <= 64, "without its table of fixes"
 
 
 def test_a_stale_page_is_named_and_written_again(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
