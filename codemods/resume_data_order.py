@@ -13,7 +13,7 @@ from unhang.shapes.shape import Function
 
 _REBUILT = "self.get_train_dataloader"
 _SHARED = """\
-# unhang resume-data-order: keep the order of the epoch, which transformers 4 sets before this, and 5 after it
+# unhang resume-data-order: keep the epoch's order; transformers 4 tells it before this, 5 after
 for name in ('batch_sampler', 'sampler'):
     rest = getattr({rebuilt}, name, None)
     if hasattr(rest, 'skip_batches'):
@@ -37,7 +37,7 @@ class SkipFirstBatches(Codemod):
         def patch(self):
             def skip(loader, count):
                 resumed = self.get_train_dataloader(skip=count)
-                # unhang resume-data-order: keep the order of the epoch, which transformers 4 sets before this, and 5 after it
+                # unhang resume-data-order: keep the epoch's order; transformers 4 tells it before this, 5 after
                 for name in ('batch_sampler', 'sampler'):
                     rest = getattr(resumed, name, None)
                     if hasattr(rest, 'skip_batches'):

@@ -23,10 +23,12 @@ WARM = ("torch", "accelerate.data_loader", "datasets", "peft", "transformers.tra
 _WHERE = "after the break"
 _EPOCHS, _BATCH = 3, 2
 _MIXIN = "swift.trainers.mixin"
-_SEQUENCE = "swift.sequence_parallel"
+_SEQUENCE = ("swift.sequence_parallel", "swift.trainers.sequence_parallel")
 _LOADERS = ("swift.dataloader", "swift.llm.data_loader")
-_REAL = {*_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher", _MIXIN, f"{_SEQUENCE}.utils"}
+_REAL = {*_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher", _MIXIN, *(f"{it}.utils" for it in _SEQUENCE)}
 _ONE, _TWO = Topology(), Topology(dp=2)
+_groups = SimpleNamespace()
+"""What sequence parallelism knows of its groups, of which the samplers ask for those of the data."""
 
 
 def _case(name: str, topology: Topology = _ONE, core: bool = False, **options: Any) -> Case:
@@ -78,7 +80,7 @@ def settings(case: Case) -> dict[str, Any]:
         **{"resume_from_checkpoint": "output/checkpoint-6", "tensor_model_parallel_size": None},
         **{"each epoch is shuffled anew": case.options.get("shuffle", True), "streaming": kind == "stream"},
         **{"rlhf_type": "grpo" if kind == "other" else None, "sequence_parallel_size": 1 + (kind == "sp")},
-        "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.2",
+        "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.0",
         "transformers 4": is_old,
         "it is inside a later epoch": case.options["epoch"] > 0 and case.options["done"] > 0,
     }
@@ -91,9 +93,10 @@ def prepare() -> None:
     given: Any = importlib.import_module("swift.llm")  # where the mixins of 3.x take the loaders from
     for name in ("BatchSamplerShard", "DataLoaderShard", "DataLoaderDispatcher"):
         setattr(given, name, getattr(loaders, name))
-    if importlib.util.find_spec(f"{_SEQUENCE}.utils"):
-        package, real = importlib.import_module(_SEQUENCE), importlib.import_module(f"{_SEQUENCE}.utils")
-        vars(package).update(SequenceParallelSampler=real.SequenceParallelSampler, sequence_parallel=SimpleNamespace())
+    for name in _SEQUENCE:
+        if importlib.util.find_spec(f"{name}.utils"):
+            package, real = importlib.import_module(name), importlib.import_module(f"{name}.utils")
+            vars(package).update(SequenceParallelSampler=real.SequenceParallelSampler, sequence_parallel=_groups)
     importlib.import_module(_MIXIN)
 
 
@@ -153,7 +156,7 @@ def _job(case: Case, rank: int) -> Any:
         job.template.sequence_parallel_size = 2
         job._get_collator_with_removed_columns = lambda collator, **_: collator
         mesh = SimpleNamespace(get_group=lambda: distributed.group.WORLD, size=lambda: size)
-        module.sequence_parallel = SimpleNamespace(device_mesh={"data": mesh}, dp_rank=rank)
+        vars(_groups).update(device_mesh={"data": mesh}, dp_rank=rank)
     return job
 
 
