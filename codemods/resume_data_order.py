@@ -51,7 +51,9 @@ class SkipFirstBatches(Codemod):
         call = once(calls(function, _REBUILT), f"{_REBUILT}(...)")
         rows = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.Return)) and it.value is call]
         row = once(rows, f"{_REBUILT}(...) alone")
-        inner = [it for it in function.body if isinstance(it, ast.FunctionDef) and any(row is one for one in ast.walk(it))]
+        inner = [
+            it for it in function.body if isinstance(it, ast.FunctionDef) and any(row is one for one in ast.walk(it))
+        ]
         given = once(inner, "the function that skips").args.args[0].arg
         if any(isinstance(node, ast.For) for node in ast.walk(function)):
             raise AnchorError(f"{_REBUILT}(...) whose sampler is left as it is")  # ours

@@ -33,7 +33,11 @@ def test_a_loader_that_is_built_otherwise_is_no_anchor(old: str, new: str, ancho
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_NAMES, _SHARE, _TELL = "('batch_sampler', 'sampler')", "rest.batch_sampler = getattr(dataloader, name)", ".set_epoch = "
+_NAMES, _SHARE, _TELL = (
+    "('batch_sampler', 'sampler')",
+    "rest.batch_sampler = getattr(dataloader, name)",
+    ".set_epoch = ",
+)
 BY_HAND: ByHand = {
     "nothing is shared": Sub(_SHARE, "pass"),
     "only the sampler of a batch": Sub(_NAMES, "('sampler',)"),

@@ -1,7 +1,7 @@
 """ms-swift: the samples of a run that resumes inside an epoch, beside those of one without a break.
 
-The loaders, their samplers and the function that ``transformers.trainer`` is given are ms-swift's real ones. The loop over
-the epochs is a stand-in: that of transformers 4 tells a loader its epoch before it skips batches, that of 5 after it.
+The loaders, their samplers, and what ``transformers.trainer`` is given to skip batches, are ms-swift's real ones. A
+stand-in loops over the epochs: transformers 4 tells a loader its epoch before it skips batches, and 5 after that.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ WARM = ("torch", "accelerate.data_loader", "datasets", "peft", "transformers.tra
 _WHERE = "after the break"
 _EPOCHS, _BATCH = 3, 2
 _MIXIN = "swift.trainers.mixin"
-_SEQUENCE = ("swift.sequence_parallel", "swift.trainers.sequence_parallel")
-_LOADERS = ("swift.dataloader", "swift.llm.data_loader")
-_REAL = {*_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher", _MIXIN, *(f"{it}.utils" for it in _SEQUENCE)}
+_SEQUENCE = ("swift.sequence_parallel.utils", "swift.trainers.sequence_parallel.utils")
+_LOADERS = ("swift.dataloader", "swift.llm.data_loader", *_SEQUENCE)
+_REAL = {_MIXIN, *_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher"}
+_TAKEN = ("Shard", "Dispatcher", "Sampler")
+"""How the names end of what other modules take from a package of these."""
 _ONE, _TWO = Topology(), Topology(dp=2)
 _groups = SimpleNamespace()
-"""What sequence parallelism knows of its groups, of which the samplers ask for those of the data."""
+"""What sequence parallelism knows of its groups: a sampler asks for that of the data."""
 
 
 def _case(name: str, topology: Topology = _ONE, core: bool = False, **options: Any) -> Case:
-    """Return a case: stopped in the second of three epochs after two batches, with transformers 4, unless told."""
+    """Return a case: unless told, it stops in the second of three epochs after two batches, with transformers 4."""
     options = {"epoch": 1, "done": 2, "transformers": 4, "kind": "map", **options}
     hit = options["epoch"] and options["done"] and options.get("shuffle", True) and options["kind"] in ("map", "sp")
     may = {"may_pass": True} if options["transformers"] > 4 or options["kind"] == "sp" else {}
@@ -50,18 +52,23 @@ CASES = (
     _case("without-shuffle", shuffle=False),
     _case("streaming", kind="stream", core=True),
 )
+_KINDS = {"map": (_ONE, _TWO), "sp": (_TWO,), "stream": (_ONE, _TWO), "other": (_ONE,)}
 GRID = [
     *(
         _case(
             f"{kind} on {topology.world}, transformers {version}, epoch {epoch} after {done}, rest {rest}",
-            **{"topology": topology, "kind": kind, "transformers": version, "epoch": epoch, "done": done, "rest": rest},
-        )
-        for kind, topologies in (("map", (_ONE, _TWO)), ("sp", (_TWO,)), ("stream", (_ONE, _TWO)), ("other", (_ONE,)))
-        for topology, version in itertools.product(topologies, (4, 5))
+            topology,
+            kind=kind,
+            transformers=version,
+            epoch=epoch,
+            done=done,
+            rest=rest,
+        )  # fmt: skip
+        for kind, version in itertools.product(_KINDS, (4, 5))
+        for topology in _KINDS[kind]
         for epoch, done, rest in ((0, 2, 0), (1, 0, 1), (1, 1, 0), (1, 3, 1), (2, 2, 1))
     ),
-    *(_case(f"shuffle {it}, transformers {each}", shuffle=it, transformers=each) for it in (True, False) for each in (4, 5)),
-    *(_case(f"by length, transformers {each}", by_length=True, transformers=each) for each in (4, 5)),
+    *(_case(f"without shuffle, transformers {each}", shuffle=False, transformers=each) for each in (4, 5)),
     _case("last batch dropped", drop=True, rest=1),
     _case("a seed of its own", seed=7),
 ]
@@ -87,69 +94,74 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """Import the trainer's mixins and the loaders among stand-ins: of ms-swift, modelscope and trl, none takes part."""
-    sys.meta_path[:0] = [Around("swift", _REAL, any_module), *(Around(it, (), any_module) for it in ("modelscope", "trl"))]
-    loaders: Any = importlib.import_module(next(filter(importlib.util.find_spec, _LOADERS)))
-    given: Any = importlib.import_module("swift.llm")  # where the mixins of 3.x take the loaders from
-    for name in ("BatchSamplerShard", "DataLoaderShard", "DataLoaderDispatcher"):
-        setattr(given, name, getattr(loaders, name))
-    for name in _SEQUENCE:
-        if importlib.util.find_spec(f"{name}.utils"):
-            package, real = importlib.import_module(name), importlib.import_module(f"{name}.utils")
-            vars(package).update(SequenceParallelSampler=real.SequenceParallelSampler, sequence_parallel=_groups)
+    """Import the trainer's mixins, the loaders and samplers among stand-ins: of the other modules, none takes part."""
+    sys.meta_path[:0] = [Around(name, _REAL, any_module) for name in ("swift", "modelscope", "trl")]
+    for name in filter(importlib.util.find_spec, _LOADERS):
+        found = {key: it for key, it in vars(importlib.import_module(name)).items() if key.endswith(_TAKEN)}
+        vars(importlib.import_module(name.rpartition(".")[0])).update(found, sequence_parallel=_groups)
     importlib.import_module(_MIXIN)
 
 
-class _Rows(list):  # type: ignore[type-arg]
-    """A data set, which also has the length of each of its rows."""
-
-    def __getitem__(self, key: Any) -> Any:
-        return [row % 5 + 1 for row in self] if isinstance(key, str) else super().__getitem__(key)
-
-
-def on_rank(case: Case, rank: int) -> dict[str, list[list[int]]]:
+def on_rank(case: Case, rank: int) -> tuple[list[list[int]], list[list[int]]]:
     """Return the batches that a rank gets after the break, and those of a run without one."""
-    from transformers import trainer as used
-
-    epoch, done = case.options["epoch"], case.options["done"]
+    options, epochs = case.options, range(case.options["epoch"], _EPOCHS)
     whole, resumed = _job(case, rank), _job(case, rank)
-    due = [_batches(case, whole, whole.get_train_dataloader(), each, 0, used) for each in range(_EPOCHS)]
+    due = [*_batches(case, whole.get_train_dataloader(), range(_EPOCHS))]
     with resumed._patch_skip_first_batches():
-        loader = resumed.get_train_dataloader()
-        found = [
-            _batches(case, resumed, loader, each, done * (each == epoch), used) for each in range(epoch, _EPOCHS)
-        ]
-    return {"found": sum(found, []), "due": sum(due[epoch:], [])[done:]}
+        found = [*_batches(case, resumed.get_train_dataloader(), epochs, options["done"])]
+    return found, due[len(due) // _EPOCHS * epochs[0] + options["done"] :]
 
 
-def _batches(case: Case, job: Any, loader: Any, epoch: int, done: int, used: Any) -> list[list[int]]:
-    """Return the batches of an epoch without the first ones, as the loop of the Trainer gets them."""
-    told = loader
-    if case.options["transformers"] < 5 and hasattr(told, "set_epoch"):
-        told.set_epoch(epoch)
-    if done:
-        told = used.skip_first_batches(loader, done)
-    if case.options["transformers"] > 4 and hasattr(told, "set_epoch"):
-        told.set_epoch(epoch)
-    return [*map(list, told)]
+def _batches(case: Case, loader: Any, epochs: Sequence[int], done: int = 0) -> Iterator[list[int]]:
+    """Yield the batches of epochs without the first ones, as the loop of the Trainer gets them."""
+    from transformers import trainer
+
+    for epoch in epochs:
+        used, is_old = loader, case.options["transformers"] < 5
+        if is_old:
+            _tell(used, epoch)
+        if done and epoch == epochs[0]:
+            used = trainer.skip_first_batches(used, done)
+        if not is_old:
+            _tell(used, epoch)
+        yield from map(list, used)
+
+
+def _tell(loader: Any, epoch: int) -> None:
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+
+
+class _Stream:
+    """A data set without a length, whose order is that of its epoch."""
+
+    epoch, rows = 0, range(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (*self.rows[self.epoch :], *self.rows[: self.epoch])
 
 
 def _job(case: Case, rank: int) -> Any:
     """Return a trainer of the mixins, with the settings of the case."""
     from torch import distributed
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, IterableDataset
 
     module: Any = importlib.import_module(_MIXIN)
     options, size = case.options, case.topology.world
-    names = ("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "process_index")
-    args = SimpleNamespace(**dict.fromkeys(names, 0), dataloader_prefetch_factor=None, deepspeed=None, seed=1)
-    vars(args).update(dataloader_drop_last=options.get("drop", False), data_seed=options.get("seed"))
-    vars(args).update(train_dataloader_shuffle=options.get("shuffle", True), group_by_length=options.get("by_length"))
-    job = object.__new__(type("Job", (module.SwiftMixin, module.DataLoaderMixin), {}))
-    rows: Any = _Rows(range(size * 10 + options.get("rest", 0)))
-    job.args, job._train_batch_size, job.data_collator = args, _BATCH, list
-    job.train_dataset = _stream(rows) if options["kind"] == "stream" else rows
+    names = ("num_workers", "pin_memory", "persistent_workers")
+    args = SimpleNamespace(**{f"dataloader_{name}": 0 for name in names}, dataloader_prefetch_factor=None)
+    vars(args).update(dataloader_drop_last=options.get("drop", False), data_seed=options.get("seed"), seed=1)
+    vars(args).update(train_dataloader_shuffle=options.get("shuffle", True), group_by_length=False)
+    vars(args).update(process_index=rank, deepspeed=None)
+    job: Any = object.__new__(type("Job", (module.SwiftMixin, module.DataLoaderMixin), {}))
+    rows = range(size * 10 + options.get("rest", 0))
+    job.args, job._train_batch_size, job.data_collator, job.train_dataset = args, _BATCH, list, rows
     job.template, job.accelerator = SimpleNamespace(sequence_parallel_size=1), SimpleNamespace(device=None)
+    if options["kind"] == "stream":
+        job.train_dataset = type("Stream", (_Stream, IterableDataset), {"rows": rows})()
     if options["kind"] == "other":
         job.get_train_dataloader = lambda: DataLoader(rows, _BATCH, collate_fn=list)
     if options["kind"] == "sp":
@@ -160,31 +172,12 @@ def _job(case: Case, rank: int) -> Any:
     return job
 
 
-def _stream(rows: Sequence[int]) -> Any:
-    """Return a data set without a length, whose order is that of its epoch, as one of ``datasets``."""
-    import random
-
-    from torch.utils.data import IterableDataset
-
-    class Stream(IterableDataset):  # type: ignore[type-arg]
-        epoch = 0
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-        def __iter__(self) -> Iterator[int]:
-            return iter(random.Random(self.epoch).sample(rows, len(rows)))
-
-    return Stream()
-
-
-def wrong(case: Case, ranks: Sequence[dict[str, list[list[int]]]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[list[list[int]], list[list[int]]]]) -> str:
     """Return what is wrong with the samples after the break; empty where nothing is."""
-    return "" if all(it["found"] == it["due"] for it in ranks) else right(case, ranks)
+    return "" if all(found == due for found, due in ranks) else right(case, ranks)
 
 
-def right(case: Case, ranks: Sequence[dict[str, list[list[int]]]]) -> str:
+def right(case: Case, ranks: Sequence[tuple[list[list[int]], list[list[int]]]]) -> str:
     """Return what was seen."""
-    same = [sum(one == other for one, other in zip(it["found"], it["due"])) for it in ranks]
-    due = [len(it["due"]) for it in ranks]
-    return f"{_WHERE}, batches as without one are {sum(same)}, due {sum(due)}"
+    same = sum(one == other for found, due in ranks for one, other in zip(found, due))
+    return f"{_WHERE}, batches as without one are {same}, due {sum(len(due) for _, due in ranks)}"
