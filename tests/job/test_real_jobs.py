@@ -26,7 +26,8 @@ UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
 LOST = "a reward on a token that does not count, after one that does"
 END = "it goes on from the end of an epoch, with steps left"
 BUFFERS = "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)"
-ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS)
+LATER = "it is inside a later epoch"
+ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, LATER)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -90,6 +91,14 @@ JOBS = [
     ("megatron-dpo-loss-type", "ms-swift 4.6.0", "megatron rlhf --rlhf_type dpo --loss_type ipo", {
         "loss_type=": CANNOT, "loss_type=sigmoid": CANNOT, "loss_type=hinge": STRIKES, "rlhf_type=kto": CANNOT,
         "tensor_model_parallel_size=": CANNOT,
+    }),
+    ("resume-data-order", "ms-swift 4.5.2", "swift sft --resume_from_checkpoint output/checkpoint-6", {
+        f"{LATER}=False": CANNOT, "streaming=true": CANNOT, "resume_from_checkpoint=": CANNOT,
+        "sequence_parallel_size=2": CANNOT, "transformers 4=False": CANNOT,
+    }),
+    ("resume-data-order", "ms-swift 4.6.0",
+        "swift sft --resume_from_checkpoint output/checkpoint-6 --sequence_parallel_size 2", {
+        "sequence_parallel_size=1": CANNOT,
     }),
     ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type grpo --tensor_model_parallel_size 2", {
         "rlhf_type=dpo": CANNOT, "rlhf_type=gkd": STRIKES, "tensor_model_parallel_size=1": CANNOT,
