@@ -17,7 +17,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Topology, reduced
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology, reduced
 from ..ranks import megatron, shims
 from ..ranks.around import Around, Filled
 from ..ranks.communicators import Use, Watch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WARM = ("transformers",)
 BESIDE = {"ms-swift": ("megatron-core",)}
+_LEFT = 16 << 20  # bytes: NCCL takes more for a new communicator, even with small buffers
 _COLD = "before its first gradient"
 _CORE, _SWIFT = "initialize_model_parallel", "_initialize_mpu"
 _INTER, _INTRA = (f"get_{name}_distributed_optimizer_instance_group" for name in ("inter", "intra"))
@@ -136,6 +137,12 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     return _case("yours", reduced(topology), **options)
 
 
+def on_gpu(case: Case) -> Case | None:
+    """Return the case of ranks that really have GPUs: of one that is nearly full when the experts' first gradient comes."""
+    is_own = case.options.get("backend", "nccl") == "nccl" and case.options.get("sharded", True)
+    return case._replace(untouched=CRASHED, options={**case.options, "full": True}) if is_own and case.at else None
+
+
 def prepare() -> None:
     """Import megatron-core for a CPU. Stand-ins for the modules that ms-swift's imports have no part in the groups."""
     shims.cuda_on_cpu()
@@ -152,10 +159,12 @@ def _named(name: str) -> Any:
     return (lambda *_, **__: logging.getLogger("swift")) if name == "get_logger" else lambda *_, **__: None
 
 
-def on_rank(case: Case, rank: int) -> Seen:
+def on_rank(case: Case, rank: int) -> Any:
     """Initialize as one rank, and run the first step."""
     from megatron.core import parallel_state
 
+    if case.options.get("full"):
+        return _reduced_in_full_memory(case, rank)
     shims.gloo_as_nccl()
     options, backend = case.options, str(case.options.get("backend", "nccl"))
     through_swift = options.get("function") == _SWIFT
@@ -184,14 +193,39 @@ def on_rank(case: Case, rank: int) -> Seen:
     return Seen(uses, made, len(made) - made_early[0], is_waiting, sorted(in_step.values()))
 
 
+def _reduced_in_full_memory(case: Case, rank: int) -> tuple[float, float]:
+    """Return the experts' first sum of a gradient, which is due too, while rank 0 has nearly filled its GPU."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+
+    grad, filled = torch.full((8,), 1.0 + rank), []
+    if case.options.get("function") == _SWIFT:
+        _swift(case, f"cuda:{torch.cuda.current_device()}")
+    else:
+        megatron.initialize(case.topology)
+    group, size = parallel_state.get_expert_data_parallel_group(), 1 << 34
+    dist.barrier()
+    while rank == 0 and size > _LEFT:
+        if torch.cuda.mem_get_info()[0] - _LEFT > size:
+            filled.append(torch.empty(size, dtype=torch.uint8))
+        else:
+            size //= 2
+    dist.barrier()
+    dist.all_reduce(grad, group=group)
+    return grad[0].item(), sum(1.0 + member for member in dist.get_process_group_ranks(group))
+
+
 def _complete(names: dict[str, Any]) -> None:
     """Give the release, which has a commit's function, the groups that the commit knows by one name only."""
     for name in [name for name, group in names.items() if "_INTRA_PARTIAL" in name and group is None]:
         names[name] = names.get(name.replace("_INTRA_PARTIAL", ""))
 
 
-def wrong(case: Case, seen: Sequence[Seen]) -> str:
+def wrong(case: Case, seen: Sequence[Any]) -> str:
     """Return what is wrong with what the ranks did; empty if each has warmed up what its first step needs."""
+    if case.options.get("full"):
+        return "" if all(found == due for found, due in seen) else f"the sums and what is due: {[*seen]}"
     needed = [[] if case.is_control else one.in_step for one in seen]
     for rank, (one, uses) in enumerate(zip(seen, needed)):
         warm = [use.communicator for use in one.at_start]
@@ -217,8 +251,10 @@ def wrong(case: Case, seen: Sequence[Seen]) -> str:
     return "not all ranks make the same groups, in one order" if any(one.made != seen[0].made for one in seen) else ""
 
 
-def right(case: Case, seen: Sequence[Seen]) -> str:
+def right(case: Case, seen: Sequence[Any]) -> str:
     """Return what was seen."""
+    if case.options.get("full"):
+        return f"with {_LEFT >> 20} MiB of its GPU left, the first gradient's sum is right"
     counts = " or ".join(map(str, sorted({len(one.at_start) for one in seen})))
     return f"{counts} collectives of one element on each rank at initialization"
 
