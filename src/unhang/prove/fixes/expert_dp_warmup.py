@@ -24,7 +24,7 @@ from ..ranks.communicators import Use, Watch
 from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 WARM = ("transformers",)
 BESIDE = {"ms-swift": ("megatron-core",)}
@@ -33,9 +33,10 @@ _COLD = "before its first gradient"
 _CORE, _SWIFT = "initialize_model_parallel", "_initialize_mpu"
 _INTER, _INTRA = (f"get_{name}_distributed_optimizer_instance_group" for name in ("inter", "intra"))
 _MODULE = "swift.megatron.utils.megatron_lm_utils"
-_SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl")
-_NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "undefined", "flagcx")
-"""``undefined`` is what ``get_backend`` says of groups made without one; the last is a fork's own name."""
+_SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl", "undefined")
+"""The last is what ``get_backend`` says of groups made without one."""
+_NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "flagcx")
+"""The last is a fork's own name."""
 _TWO, _FOUR, _EIGHT = (Topology(dp=size, ep=2) for size in (2, 4, 8))
 _DENSE, _INSTANCES = _FOUR._replace(ep=1), _FOUR._replace(instances=2)
 _TP, _PP, _CP = (Topology(dp=2, ep=2)._replace(**{name: 2}) for name in ("tp", "pp", "cp"))
@@ -43,8 +44,12 @@ _TP, _PP, _CP = (Topology(dp=2, ep=2)._replace(**{name: 2}) for name in ("tp", "
 
 def _case(name: str, topology: Topology, core: bool = False, **options: Any) -> Case:
     """Return a case, a control where there is nothing to warm up."""
-    is_cold = topology.ep > 1 and options.get("backend", "nccl") not in _NOT_SERVED and not options.get("ready")
+    is_cold = topology.ep > 1 and _is_on_gpus(options) and not options.get("ready")
     return Case(name, topology, *((DIFFERS, _COLD) if is_cold else (PASSED, "")), options, core)
+
+
+def _is_on_gpus(options: Mapping[str, Any]) -> bool:
+    return options.get("backend", "nccl") not in _NOT_SERVED and options.get("device") != "cpu"
 
 
 CASES = (
@@ -76,6 +81,7 @@ _ALONE: dict[str, Sequence[tuple[Topology, dict[str, Any]]]] = {
         (_PP, {"gtp_remat_size": 2}),
         (_FOUR, {"expert_gtp_remat_size": 2}),
         (_FOUR, {"create_all_gather_group": True}),
+        *((_TWO, {"backend": backend, "device": "cpu"}) for backend in ("cpu:gloo,cuda:nccl", "undefined")),
         (_INSTANCES, {"create_gloo_process_groups": True}),
         (_TP, {"expert_tensor_parallel_size": None}),
         (_CP, {"hierarchical_context_parallel_sizes": [1, 2]}),
@@ -121,7 +127,7 @@ class Seen(NamedTuple):
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets. Ranks that pose as ranks of NCCL have GPUs whose memory is full."""
-    is_of_nccl = case.options.get("backend", "nccl") not in _NOT_SERVED and not case.options.get("ready")
+    is_of_nccl = _is_on_gpus(case.options) and not case.options.get("ready")
     return {
         "expert_model_parallel_size": case.topology.ep,
         "use_distributed_optimizer": case.options.get("sharded", True),
@@ -168,7 +174,7 @@ def on_rank(case: Case, rank: int) -> Any:
     shims.gloo_as_nccl()
     options, backend = case.options, str(case.options.get("backend", "nccl"))
     through_swift = options.get("function") == _SWIFT
-    device = "npu" if through_swift and "npu" in backend else "cuda"
+    device = options.get("device") or ("npu" if through_swift and "npu" in backend else "cuda")
     restore, buffer = megatron.restorer(), parallel_state._set_global_memory_buffer
     made_early = []
 
