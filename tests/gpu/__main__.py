@@ -1,6 +1,7 @@
 """`nox -s gpu`: every scene that has ranks, on real NCCL, with and without the fix: docs/maintainers/gpu.md.
 
 Exit codes: 0, every setting ended as it should; 1, one did not, or did not run; 2, no GPU is free.
+`python -m gpu.pages TABLE` then writes table.json into the pages.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MINUTES, AT_ONCE, RANKS = 8.0, 10, 4
 ALONE = "expert-dp-warmup"
 """Its scene fills a GPU, so that it runs when all others have ended."""
 DEADLINE_S = 30.0
+STAND_INS = Path(__file__).with_name("stand_ins")
 _EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
 ENGINE_CASES = tuple(
     Case(f"te-{name}", Topology(), DIFFERS, options={**_EXPERTS, **more, "may_pass": True})
@@ -39,6 +41,17 @@ class Part(NamedTuple):
     proof: suite.Proof
     side: str
     cases: Sequence[Case]
+
+
+class Outcomes(NamedTuple):
+    """What a part gave: the outcome of each case, and the versions of torch, NCCL and Python."""
+
+    by_case: dict[str, Outcome]
+    versions: dict[str, str]
+
+
+Found = dict[tuple[str, str], Outcomes]
+"""What each part gave, by the name of its proof and its side."""
 
 
 class Row(NamedTuple):
@@ -60,31 +73,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fix", action="append", metavar="ID", help="only this fix; may be given again")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"the time for all of it ({MINUTES:g})")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"how many scenes run side by side ({AT_ONCE})")
-    parser.add_argument("--out", type=Path, default=Path(".gpu", "out"), help="for table.json, and what hung ranks leave")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".gpu", "out"), help="for table.json, and what hung ranks leave"
+    )
     options = parser.parse_args(arguments)
     try:
         chosen = gpus.free(os.environ)
     except UnhangError as error:
         print(f"{error.message}; {error.hint}", file=sys.stderr)
         return 2
+    for name in stand_ins():
+        print(f"{name} is not here: {STAND_INS / name}.py takes its place")
     until = time.monotonic() + 60 * options.minutes
-    found: dict[Part, Outcomes] = {}
+    found: Found = {}
     every = [part for part in parts() if not options.fix or part.proof.fix in options.fix]
-    for group, at_once in (([it for it in every if it.proof.fix != ALONE], options.at_once), ([it for it in every if it.proof.fix == ALONE], 1)):
+    for is_alone, at_once in ((False, options.at_once), (True, 1)):
+        group = [part for part in every if (part.proof.fix == ALONE) is is_alone]
         found |= run(group, [gpu.uuid for gpu in chosen], until, at_once, options.out)
-    versions = next((it.versions for it in found.values() if it.versions), {})
-    rows = [*judged(found)]
-    write(options.out, rows, {**versions, "gpu": chosen[0].name, "ranks on each": str(RANKS)})
+    versions = next((it.versions for it in found.values() if it.versions), {"torch": "", "python": "", "nccl": ""})
+    rows = [*judged(every, found)]
+    write(options.out, rows, {**versions, "gpu": chosen[0].name})
     wrong = [row for row in rows if row.wrong]
     print(f"\n{len(rows)} settings, {len(wrong)} wrong")
     return 1 if wrong or not rows else 0
 
 
-class Outcomes(NamedTuple):
-    """What a part gave: the outcome of each case, and the versions of torch, NCCL and Python."""
-
-    by_case: dict[str, Outcome]
-    versions: dict[str, str]
+def stand_ins() -> list[str]:
+    """Return the packages that this Python lacks, and that have a stand-in here."""
+    return [path.stem for path in sorted(STAND_INS.glob("*.py")) if importlib.util.find_spec(path.stem) is None]
 
 
 def parts() -> Iterator[Part]:
@@ -98,16 +114,16 @@ def parts() -> Iterator[Part]:
             yield from (Part(proof, side, here) for side in (host.UNTOUCHED, host.PATCHED))
 
 
-def run(every: Sequence[Part], names: Sequence[str], until: float, at_once: int, out: Path) -> dict[Part, Outcomes]:
+def run(every: Sequence[Part], names: Sequence[str], until: float, at_once: int, out: Path) -> Found:
     """Run parts side by side, the longest first, and return what each gave."""
-    found = {}
+    found: Found = {}
     ordered = sorted(every, key=lambda it: -sum(it.side == host.UNTOUCHED and not case.is_control for case in it.cases))
     with ThreadPoolExecutor(at_once) as pool:
         waiting = {pool.submit(ask, part, names, until, out / "left"): part for part in ordered}
         for done in as_completed(waiting):
             part = waiting[done]
-            found[part] = done.result()
-            for name, outcome in found[part].by_case.items():
+            outcomes = found[part.proof.name, part.side] = done.result()
+            for name, outcome in outcomes.by_case.items():
                 print(f"{part.proof.name}  {name}  {part.side}  {outcome.status}  {outcome.seconds:.0f} s", flush=True)
     return found
 
@@ -121,8 +137,9 @@ def ask(part: Part, names: Sequence[str], until: float, keep: Path) -> Outcomes:
         with suite.both_sides(proof) as (roots, pairs):
             files = {path: pair[part.side == host.PATCHED] for path, pair in pairs.items()}
             variants = {part.side: (files, [case.name for case in part.cases])}
+            places = [*roots, *([str(STAND_INS)] if stand_ins() else [])]
             answer = host.ask(
-                sys.executable, proof.fix, roots, variants, part.cases,
+                sys.executable, proof.fix, places, variants, part.cases,
                 deadline_s=DEADLINE_S, timeout_s=left, gpus=names, keep=str(keep / proof.name.replace(" ", "-")),
             )  # fmt: skip
     except Exception as error:
@@ -131,14 +148,14 @@ def ask(part: Part, names: Sequence[str], until: float, keep: Path) -> Outcomes:
     return Outcomes(dict(answer.outcomes[part.side]), dict(answer.versions))
 
 
-def judged(found: dict[Part, Outcomes]) -> Iterator[Row]:
-    """Yield a row for each setting of parts that ran on both sides."""
-    for part, outcomes in found.items():
+def judged(every: Iterable[Part], found: Found) -> Iterator[Row]:
+    """Yield a row for each setting of these parts, of which both sides have run."""
+    for part in every:
         if part.side != host.UNTOUCHED:
             continue
-        patched = found[part._replace(side=host.PATCHED)].by_case
+        sides = [found[part.proof.name, side].by_case for side in (host.UNTOUCHED, host.PATCHED)]
         for case in part.cases:
-            both = outcomes.by_case[case.name], patched[case.name]
+            both = sides[0][case.name], sides[1][case.name]
             due = cases.as_on_gpu(case, both[0])
             if case.options.get("may_pass") and both[0].status == PASSED:
                 due = due._replace(untouched=PASSED)

@@ -70,7 +70,9 @@ def _download(folder: Path, python: str, wanted: str) -> None:
 
 
 def _pip(command: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", command, *arguments], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", command, *arguments], check=True
+    )
 
 
 if __name__ == "__main__":

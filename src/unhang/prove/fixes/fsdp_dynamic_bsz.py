@@ -172,7 +172,10 @@ def prepare() -> None:
     losses = importlib.import_module("verl.trainer.ppo.core_algos")
     for module in workers:
         module.rearrange_micro_batches, module.get_reverse_idx = cuts.rearrange_micro_batches, cuts.get_reverse_idx
-        module.itertools, module.get_torch_device = itertools, lambda: SimpleNamespace(current_device=lambda: shims.DEVICE)
+        module.itertools, module.get_torch_device = (
+            itertools,
+            lambda: SimpleNamespace(current_device=lambda: shims.DEVICE),
+        )
         vars(module)["Tuple"] = tuple
     actor.compute_policy_loss = losses.compute_policy_loss
     actor.get_policy_loss_fn = lambda mode: _loss(losses.get_policy_loss_fn(mode))

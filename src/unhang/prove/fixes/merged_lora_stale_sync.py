@@ -372,7 +372,9 @@ def _engine(case: Case) -> Any:
     mesh = init_device_mesh(shims.DEVICE, (ranks,))
     if case.options.get("fsdp") == 1:
         _module(_UTILS).get_device_id = lambda: 0
-        model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device(shims.DEVICE))
+        model = FullyShardedDataParallel(
+            model, device_mesh=mesh, use_orig_params=True, device_id=torch.device(shims.DEVICE)
+        )
         kinds = (StateDictType.FULL_STATE_DICT, FullStateDictConfig())
         if ranks > 1:
             kinds = (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig())
