@@ -284,7 +284,7 @@ def tried(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Run every scene that has ranks on NCCL, with the torch of `python3`: docs/maintainers/gpu.md. Without a GPU, exit with 2.
+    """Run every scene that has ranks on NCCL, with `python3`'s torch: docs/maintainers/gpu.md. No GPU: exit with 2.
 
     What such a machine lacks comes from `.gpu`, which `python tests/gpu/carry.py .gpu` fills where there is a network.
     """

@@ -27,8 +27,8 @@ from unhang.codemods.base import (
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-# The configuration names what serves each device ("cpu:gloo,cuda:nccl"), also of groups made without a backend, of which
-# get_backend says "undefined". Where torch is built for GPUs and there is none, it names NCCL too.
+# The configuration names what serves each device ("cpu:gloo,cuda:nccl"), also where no backend was given, and
+# get_backend says "undefined". It names NCCL on a machine without a GPU too, if torch is built for GPUs.
 # The groups are looked up by name, so that the same code works in a release that lacks one.
 _IN_MEGATRON = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full

@@ -28,7 +28,7 @@ PACKAGES = (
     *("omegaconf", "orjson", "py-spy", "pydantic", "pydantic_core", "annotated-types", "pyvers", "tabulate"),
     *("tensordict", "torchdata", "transformers", "tokenizers", "huggingface_hub", "typing-inspection"),
 )
-"""What the proofs import that such a machine lacks, or has in another version, as tests/proofs/requirements.txt pins."""
+"""What the proofs import that the machine lacks or has in another version, as tests/proofs/requirements.txt pins."""
 _RUN = """#!/bin/sh
 # Installs what this folder has, and runs `nox -s gpu` in the checkout around it.
 here=$(cd "$(dirname "$0")" && pwd)

@@ -13,7 +13,8 @@ import pytest
 
 from gpu import __main__ as session
 from gpu import pages
-from gpu.__main__ import Outcomes, Part, Row
+from gpu.__main__ import RANKS, Outcomes, Part, Row
+from proofs import suite
 from support import fixes
 from support.jobs import needs_torch
 from unhang.errors import UnhangError
@@ -46,7 +47,7 @@ def test_every_fix_with_ranks_has_a_part_for_each_side() -> None:
         of_ranks = {
             fix for fix, found in fixes.of_each("PROOFS").items()
             for one in found for release in one.releases if release.core and not release.cases
-            for case in session.suite.Proof(fix, one, release).every_case() if case.core and 1 < case.topology.world <= 4
+            for case in suite.Proof(fix, one, release).every_case() if case.core and 1 < case.topology.world <= RANKS
         }  # fmt: skip
         assert played == of_ranks
     assert {"expert-dp-warmup", "mtp-cp-deadlock", "moe-aux-tracker-hang", "fsdp-dynamic-bsz"} <= played
@@ -124,10 +125,11 @@ def test_a_part_really_runs_and_what_is_late_is_broken(tmp_path: Path) -> None:
 
 def rows(*ends: tuple[str, str, str]) -> list[Mapping[str, Any]]:
     """Return the rows of a fix, each as the untouched side, the patched one, and what is wrong."""
+    fix, release = "moe-aux-tracker-hang", "core 0.16.1"
     return [
-        session.plain(Row("moe-aux-tracker-hang", "core 0.16.1", f"{number}", 3, Outcome(one, "", 31), Outcome(two, "", 1), why))
+        session.plain(Row(fix, release, f"{number}", 3, Outcome(one, "", 31), Outcome(two, "", 1), why))
         for number, (one, two, why) in enumerate(ends)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
@@ -150,4 +152,5 @@ def test_no_page_says_more_than_the_table() -> None:
     for fix in catalog.fixes():
         if said := pages.SEEN.search((pages.CHECKOUT / "patches" / fix / "page.md").read_text(encoding="utf-8")):
             (version,) = re.findall(r"NCCL ([\d.]+)", said.group())
-            assert f"NCCL {version}" in table and f"| {fix} |" in table, fix
+            assert f"NCCL {version}" in table, fix
+            assert f"| {fix} |" in table, fix

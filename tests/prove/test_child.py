@@ -15,7 +15,8 @@ from unhang.prove import host
 from unhang.prove.cases import Case, Topology
 
 PROVE = Path(unhang.prove.__file__).parent
-OURS = {"answers", "gpus", "host", "installed", "line", "sides", "table", "topology"}  # these run in unhang's own interpreter
+OURS = {"answers", "gpus", "host", "installed", "line", "sides", "table", "topology"}
+"""These run in unhang's own interpreter."""
 INSIDE = [path for path in sorted(PROVE.rglob("*.py")) if path.stem not in OURS]
 
 

@@ -39,8 +39,8 @@ _SIZES = {
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang prove``: return 0, 1 or 2 as ``answers.exit_code``.
 
-    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``no-gpu``, ``broken-interpreter``, ``interrupted``,
-    ``no-case``, and as ``check`` does.
+    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``no-gpu``, ``broken-interpreter``,
+    ``interrupted``, ``no-case``, and as ``check`` does.
     """
     if options.keep and options.device != "cuda":
         raise UnhangError("bad-topology", "--keep keeps what ranks on GPUs leave", hint="give --device cuda too")

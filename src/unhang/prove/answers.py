@@ -192,7 +192,7 @@ def _device(shown: Report) -> str:
         return "CPU only"
     sides = [side for line in shown.lines for side in (line.untouched, line.patched) if side]
     taken = max((side.gpu_bytes for side in sides), default=0) - min(gpu.used for gpu in shown.gpus)
-    names = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in shown.gpus)
+    names = ", ".join(f"GPU {gpu.number} ({gpu.name})" for gpu in shown.gpus)
     memory = f", {max(taken, 0) / 2**30:.1f} GiB of a GPU's memory taken" if taken > 0 else ""
     return f"NCCL {shown.versions.get('nccl', '?')}, {names}{memory}"
 

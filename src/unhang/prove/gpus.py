@@ -19,7 +19,7 @@ _WAIT_S = 30.0
 class Gpu(NamedTuple):
     """One GPU, as nvidia-smi has it."""
 
-    index: str
+    number: str
     uuid: str
     used: int
     """Bytes of its memory, by all processes."""
@@ -42,13 +42,13 @@ def free(environ: Mapping[str, str]) -> list[Gpu]:
     every = read(told)
     if NAMES in environ:
         named = [name.strip() for name in environ[NAMES].split(",")]
-        chosen = [gpu for name in named for gpu in every if name and (name == gpu.index or gpu.uuid.startswith(name))]
+        chosen = [gpu for name in named for gpu in every if name and (name == gpu.number or gpu.uuid.startswith(name))]
         if not chosen:
             raise _none(f"{NAMES}={environ[NAMES]!r} leaves no GPU", f"unset {NAMES}")
         return chosen
     chosen = [gpu for gpu in every if gpu.used < _IDLE]
     if not chosen:
-        busy = ", ".join(f"GPU {gpu.index} has {gpu.used >> 20} of {gpu.total >> 20} MiB in use" for gpu in every)
+        busy = ", ".join(f"GPU {gpu.number} has {gpu.used >> 20} of {gpu.total >> 20} MiB in use" for gpu in every)
         raise _none(f"no GPU is free: {busy or 'nvidia-smi lists none'}", f"name one by {NAMES}")
     return chosen
 

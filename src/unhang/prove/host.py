@@ -61,9 +61,9 @@ def ask(
     cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work
     (default: 2, on GPUs 30); ``timeout_s`` limits the whole run; ``step`` is told which case runs. Where ``gpus`` names
     some, as ``CUDA_VISIBLE_DEVICES`` does, the ranks are on these and speak NCCL; what those leave that do not end well
-    is kept in ``FIX/VARIANT/CASE`` below ``keep``, if it is given. Everything else is written to a temporary folder, which is
-    removed even where this process is killed. Raises UnhangError ``no-torch``, ``no-gpu``, or ``broken-interpreter``
-    where no answer comes.
+    is kept in ``FIX/VARIANT/CASE`` below ``keep``, if it is given. Everything else is written to a temporary folder,
+    which is removed even where this process is killed. Raises UnhangError ``no-torch``, ``no-gpu``, or
+    ``broken-interpreter`` where no answer comes.
     """
     with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")

@@ -144,7 +144,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
 
 
 def on_gpu(case: Case) -> Case | None:
-    """Return the case of ranks that really have GPUs: of one that is nearly full when the experts' first gradient comes."""
+    """Return the case of real GPUs, one of which is nearly full when the experts' first gradient comes."""
     is_own = case.options.get("backend", "nccl") == "nccl" and case.options.get("sharded", True)
     return case._replace(untouched=CRASHED, options={**case.options, "full": True}) if is_own and case.at else None
 

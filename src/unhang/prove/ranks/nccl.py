@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 import traceback
 from datetime import timedelta
@@ -122,8 +121,7 @@ def tell(error: BaseException) -> None:
     """Write the error of this rank to its log, as torch does where nobody catches it."""
     if KEPT:
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-        sys.stderr.writelines(f"[rank{os.environ['RANK']}]: {line}\n" for line in lines)
-        sys.stderr.flush()
+        os.write(2, "".join(f"[rank{os.environ['RANK']}]: {line}\n" for line in lines).encode())
 
 
 def keep(dumps: Mapping[int, str]) -> None:
