@@ -36,7 +36,7 @@ def test_what_ranks_leave_is_kept_unless_all_end_well(
     assert [path.name for path in sorted(tmp_path.glob("left/stacks/*"))] == [f"rank_{rank}.txt" for rank in alive]
     if job is hanging:
         assert alive == stacks
-        assert "it begins\n" == (tmp_path / "left" / "logs" / "rank_0.log").read_text()
+        assert (tmp_path / "left" / "logs" / "rank_0.log").read_text() == "it begins\n"
         said = called("diagnose", tmp_path / "left", "--output-format", "json")
         (group,) = [group for group in said.json["where"] if "hanging" in str(group)]
         assert group["ranks"] == [1]
