@@ -100,9 +100,10 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     other rank tells nothing.
     """
     found: dict[int, tuple[int, str]] = {}
+    apart = {one.group.name for one in facts.meetings if one.differ}  # of two sizes, who has less is done first
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
-        for number, count in counts.items() if _ahead_alone(facts, group) is None else ():
+        for number, count in counts.items() if group not in apart and _ahead_alone(facts, group) is None else ():
             if count.device and 0 <= count.completed < min(ahead, count.enqueued):
                 rank = facts.job.ranks[number]
                 kinds = {it.kind for it in rank.waiting if it.group.name == group}
@@ -119,14 +120,14 @@ def _done(facts: Facts, group: str, number: int) -> str:
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
-    """Return the one rank that has done what none of its peers has, if these are three or more and equally far.
+    """Return the one rank that has done what none of its peers has, if these are several and equally far.
 
-    So many devices do not stop at one place by themselves: what it issued is not what they did.
+    Several devices do not stop at one place by themselves: what it issued is less than what they did.
     """
     counts = {number: count for number, count in facts.counts[group].items() if count.device and count.completed >= 0}
     first, *others = sorted(counts, key=lambda number: -counts[number].completed) or [-1]
     done = {counts[number].completed for number in others}
-    if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
+    if len(others) < 2 or len(done) > 1 or counts[first].completed in done:
         return None
     kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
     return None if kinds & collectives.ONE_SIDED else first
@@ -330,11 +331,15 @@ def _in_what(facts: Facts) -> dict[int, str]:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
+            past = [number for number, one in meeting.operations.items() if one.done and not one.kind]
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
+            if meeting.differ == {"size"}:  # who is past it issued the least
+                least = min(sides, key=lambda side: collectives.elements(meeting.operations[side[0]]) or 0)
+                sides = [(*side, *past) if side == least else side for side in sides]
             named = _minority(sides, why)
             if len(named) == sum(map(len, sides)):
-                if any(one.done and not one.kind for one in meeting.operations.values()):
-                    continue  # nobody knows what that one issued, which is past it: it may be one of the most
+                if past:
+                    continue  # nobody knows what that one issued: it may be one of the most
                 if odd := _odd(facts, meeting, sides):
                     named = dict.fromkeys(odd, f"{why}; its peer did what other such groups do")
             found.update(named)
