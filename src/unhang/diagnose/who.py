@@ -263,6 +263,21 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     return {it: f"{what}: it is {where.in_stack(ranks[it]).doing}" if ranks[it].stacks else what for it in free}
 
 
+def _in_first(facts: Facts) -> dict[int, str]:
+    """Name the ranks that are in a call by their stacks, while all that is recorded of them is done.
+
+    NCCL's first collective of a group waits on the host, where the communicator is made, before it is recorded.
+    """
+    found = {}
+    for number, rank in facts.job.ranks.items():
+        counts = [own[number] for own in facts.counts.values() if number in own]
+        is_idle = counts and all(one.device and one.completed >= one.enqueued for one in counts)
+        if facts.calls.get(number) and is_idle and not rank.waiting and not where.ends_groups(rank):
+            what = "waits on the host in the first collective of a group, whose communicator is being made"
+            found[number] = f"{what}{_where(facts, number)}: another member of that group is elsewhere"
+    return found
+
+
 def _only_one(facts: Facts) -> dict[int, str]:
     """Name the only process that was seen, if it waits for what no other rank does, such as its data."""
     (number, rank), *others = facts.job.ranks.items() or [(0, None)]
@@ -333,6 +348,9 @@ def _in_what(facts: Facts) -> dict[int, str]:
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
             past = [number for number, one in meeting.operations.items() if one.done and not one.kind]
             why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
+            went_on = facts.job.called([number for number, one in meeting.operations.items() if one.done])
+            if went_on and meeting.differ <= {"size", "dtype"}:
+                why += f"; {went_on} went on, with numbers that are wrong from there"
             if meeting.differ == {"size"}:  # who is past it issued the least
                 least = min(sides, key=lambda side: collectives.elements(meeting.operations[side[0]]) or 0)
                 sides = [(*side, *past) if side == least else side for side in sides]
@@ -424,7 +442,7 @@ def _alone(facts: Facts) -> dict[int, str]:
     """Name the ranks that have done what none of their peers has."""
     ahead = {group: number for group in facts.counts if (number := _ahead_alone(facts, group)) is not None}
     return {
-        number: f"{_done(facts, group, number)}, which none of its peers has: it issued another call than they did"
+        number: f"{_done(facts, group, number)}, which none of its peers has: it issued another call, or fewer elements, than they did"
         for group, number in ahead.items()
     }
 
@@ -535,6 +553,7 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _free_by_stacks),
+    (HOST, _in_first),
     (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),
