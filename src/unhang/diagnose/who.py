@@ -442,7 +442,7 @@ def _alone(facts: Facts) -> dict[int, str]:
     """Name the ranks that have done what none of their peers has."""
     ahead = {group: number for group in facts.counts if (number := _ahead_alone(facts, group)) is not None}
     return {
-        number: f"{_done(facts, group, number)}, which none of its peers has: it issued another call, or fewer elements, than they did"
+        number: f"{_done(facts, group, number)}, which none of its peers has: it issued less, or another call"
         for group, number in ahead.items()
     }
 
