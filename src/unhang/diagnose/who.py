@@ -204,11 +204,13 @@ def _late(facts: Facts) -> dict[int, str]:
         is_most = len(late) > len(meeting.waiting)
         most = f", or {facts.job.called(meeting.waiting)} issued one call more" if is_most else ""
         for number in late - found.keys():
-            enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
+            count = facts.counts.get(meeting.group.name, {}).get(number, Count(device=False))
             text = f"has not issued call {meeting.sequence} of {label}"
-            if enqueued >= 0:
-                text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
-            why = f"its host is late{_where(facts, number) or most}"
+            if count.enqueued >= 0:
+                text = f"enqueued {count.enqueued} of {label}, its peers {meeting.sequence}"
+            is_told = facts.job.ranks[number].stacks or not count.device
+            first = "" if is_told else ", or in the first call of another group, which its stack alone tells"
+            why = f"its host is late{_where(facts, number) or most}{first}"
             found[number] = f"{text}, and waits in no collective: {why}"
     for number in {other for others in facts.waits_for.values() for other in others} - found.keys():
         if number in facts.job.ranks and facts.job.ranks[number].recorded:
