@@ -24,7 +24,7 @@ def main(page: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = {name: diagnoses(name, Path(folder)) for name in TRUTHS}
     hangs = [
-        (f"`{name}`", *(best(found[name][kind], TRUTHS[name].fix) if kind in found[name] else "" for kind in KINDS))
+        (f"`{name}`", *(best(one, TRUTHS[name].fix) if (one := found[name].get(kind)) else "" for kind in KINDS))
         for name in FIXES
     ]
     jobs = [

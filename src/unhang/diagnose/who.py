@@ -347,9 +347,10 @@ def _in_what(facts: Facts) -> dict[int, str]:
     for meeting in facts.meetings:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
+            values = " and ".join(_apart(name, meeting.operations.values()) for name in sorted(meeting.differ))
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
             past = [number for number, one in meeting.operations.items() if one.done and not one.kind]
-            why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
+            why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}: {values}"
             went_on = facts.job.called([number for number, one in meeting.operations.items() if one.done])
             if went_on and meeting.differ <= {"size", "dtype"}:
                 why += f"; {went_on} went on, with numbers that are wrong from there"
@@ -364,6 +365,15 @@ def _in_what(facts: Facts) -> dict[int, str]:
                     named = dict.fromkeys(odd, f"{why}; its peer did what other such groups do")
             found.update(named)
     return found
+
+
+def _apart(name: str, operations: Collection[Operation]) -> str:
+    """Return in what operations differ: ``128 against 192 elements``."""
+    if name == "size":
+        sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
+        return f"{' against '.join(map(str, sizes[:_FEW]))} elements"
+    words = {", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations}
+    return " against ".join(sorted(words - {""})[:_FEW])
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
