@@ -347,8 +347,8 @@ ALSO = [rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=Fals
     [
         (
             JOBS["halves"][0],
-            "disagrees on the size of collective 3 of default_pg: 2 against 9 elements; no side has more ranks, so all are "
-            "suspect",
+            "disagrees on the size of collective 3 of default_pg: 2 against 9 elements; no side has more ranks, so all "
+            "are suspect",
         ),
         (
             JOBS["stacks: another call"][0],
