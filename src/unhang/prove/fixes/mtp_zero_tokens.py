@@ -82,6 +82,7 @@ HELD = {
     "mtp_isolated|multimodal|repeated|_width|in_postprocess|mhc_|fine_grained|hsm|hidden_state_": _LAYERS,
     "output_weight|share_embeddings|scale_logits|use_mup|runtime_gather|sequence_parallel|tensor_model": _SCORES,
     "fuse_linear|cross_entropy_fusion|task_type": _SCORES,
+    "padding_mask|_PROCESS_MTP_LOSS_PARAMS|pg_collection": "is about what a newer core's function takes",
     r"config_logger|should_collect_acceptance|hasattr\(|mtp_logits": "is about another metric",
 }
 
