@@ -126,7 +126,9 @@ class Step(NamedTuple):
         import torch
 
         logged = ", ".join(f"{loss:.4f}" for loss in self.logged)
-        return f"the gradient is {torch.cat([it.flatten() for it in self[:2]]).norm():.4f}, the logged loss is [{logged}]"
+        return (
+            f"the gradient is {torch.cat([it.flatten() for it in self[:2]]).norm():.4f}, the logged loss is [{logged}]"
+        )
 
     def is_close(self, other: Step) -> bool:
         """Return whether both are the same but for rounding."""
