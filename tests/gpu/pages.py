@@ -20,7 +20,7 @@ from unhang.prove.cases import CRASHED, DIFFERS, HUNG, PASSED
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "maintainers" / "gpu.md"
 START, END = "<!-- gpu: written by tests/gpu/pages.py -->", "<!-- gpu: end -->"
-SEEN = re.compile(r"Seen on NCCL .*\n(?:.+\n)*")
+SEEN = re.compile(r"On one GPU, NCCL .*\n(?:.+\n)*")
 """The paragraph of a fix's page."""
 _SAYS = {HUNG: "hung", CRASHED: "aborted", DIFFERS: "wrong", PASSED: "right"}
 
@@ -57,7 +57,7 @@ def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
         return ""
     nccl, torch = versions["nccl"], versions["torch"].partition("+")[0]
     untouched = " and ".join(_counted(struck, "untouched"))
-    return f"Seen on NCCL {nccl} (torch {torch}):\nuntouched {untouched}; rewritten all right.\n"
+    return f"On one GPU, NCCL {nccl}, torch {torch} (`nox -s gpu`):\nuntouched {untouched}; rewritten all right.\n"
 
 
 def with_sentence(page: str, text: str) -> str:

@@ -138,7 +138,9 @@ def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
         "| moe-aux-tracker-hang | core 0.16.1 | 4 | 2 hung, 1 wrong, 1 right | 4 right | 128 |"
     )
     text = pages.sentence(VERSIONS, seen)
-    assert text == ("Seen on NCCL 2.28.9 (torch 2.11.0):\nuntouched 2 hung and 1 wrong; rewritten all right.\n")
+    assert text == (
+        "On one GPU, NCCL 2.28.9, torch 2.11.0 (`nox -s gpu`):\nuntouched 2 hung and 1 wrong; rewritten all right.\n"
+    )
     assert pages.sentence(VERSIONS, rows((HUNG, HUNG, "it hangs"))) == ""
     page = "# x\n\n## Evidence\nIt is so.\n\n## Links\n- a\n"
     once = pages.with_sentence(page, text)
