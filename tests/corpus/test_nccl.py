@@ -14,6 +14,7 @@ from unhang.diagnose import intake, known
 from unhang.diagnose.evidence import Frame
 from unhang.diagnose.fixes import Place
 from unhang.diagnose.job import Told
+from unhang.shapes import catalog
 
 TRUTHS = nccl.read()[1]
 FIXES = [name for name, truth in TRUTHS.items() if truth.fix]
@@ -83,3 +84,9 @@ def test_the_culprits_of_a_job_are_named_with_their_cause_and_no_fix(name: str, 
     whole = by_kind["all"].diagnosis
     assert {*whole.who.why} == {*truth.culprits[: 1 if name == _IS_NOT_LISTED else None]}
     assert whole.causes[0].code in truth.causes
+
+
+def test_the_pages_say_seen_on_nccl_of_what_is_recorded() -> None:
+    """The job without memory is that of the warm-up."""
+    says = {fix for fix in catalog.fixes() if "Seen on NCCL 2.28 (" in catalog.page(fix)}
+    assert says == {truth.fix for truth in TRUTHS.values() if truth.fix} | {"expert-dp-warmup"}
