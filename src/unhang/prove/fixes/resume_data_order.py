@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 WARM = ("torch", "accelerate.data_loader", "datasets", "peft", "transformers.trainer")
-_WHERE = "after the break"
-_EPOCHS, _BATCH = 3, 2
+_WHERE, _EPOCHS = "after the break", 3
 _MIXIN = "swift.trainers.mixin"
 _SEQUENCE = ("swift.sequence_parallel.utils", "swift.trainers.sequence_parallel.utils")
 _LOADERS = ("swift.dataloader", "swift.llm.data_loader", *_SEQUENCE)
 _REAL = {_MIXIN, *_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher"}
-_TAKEN = ("Shard", "Dispatcher", "Sampler")
-"""How the names end of what other modules take from a package of these."""
 _ONE, _TWO = Topology(), Topology(dp=2)
 _groups = SimpleNamespace()
 """What sequence parallelism knows of its groups: a sampler asks for that of the data."""
@@ -52,18 +49,18 @@ CASES = (
     _case("without-shuffle", shuffle=False),
     _case("streaming", kind="stream", core=True),
 )
-_KINDS = {"map": (_ONE, _TWO), "sp": (_TWO,), "stream": (_ONE, _TWO), "other": (_ONE,)}
+_ENDS = ((4, 1), (5, 1), (4, 2))
+_KINDS = (("map", _ONE), ("map", _TWO), ("sp", _TWO), ("stream", _ONE), ("stream", _TWO), ("other", _ONE))
 GRID = [
     *(
         _case(
-            f"{kind} on {topology.world}, transformers {version}, epoch {epoch} after {done}",
-            topology,
-            False,
-            **{"kind": kind, "transformers": version, "epoch": epoch, "done": done, "rest": epoch % 2},
+            f"{kind}, {at.world}, {old}, {epoch}", at, kind=kind, transformers=old, epoch=epoch, done=3 - epoch, rest=1
         )
-        for kind, version in itertools.product(_KINDS, (4, 5))
-        for topology in _KINDS[kind]
-        for epoch, done in ((0, 2), (1, 0), (1, 3), (2, 1))
+        for (kind, at), old, epoch in itertools.product(_KINDS, (4, 5), range(_EPOCHS))
+    ),
+    *(
+        _case(f"end of epoch {epoch}, transformers {old}", transformers=old, epoch=epoch, done=0)
+        for old, epoch in _ENDS
     ),
     *(_case(f"without shuffle, transformers {each}", shuffle=False, transformers=each) for each in (4, 5)),
     _case("last batch dropped", drop=True, rest=1),
@@ -86,7 +83,7 @@ def settings(case: Case) -> dict[str, Any]:
         **{"rlhf_type": "grpo" if kind == "other" else None, "sequence_parallel_size": 1 + (kind == "sp")},
         "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.0",
         "transformers 4": is_old,
-        "it is inside a later epoch": case.options["epoch"] > 0 and case.options["done"] > 0,
+        "a checkpoint inside an epoch after the first": case.options["epoch"] > 0 and case.options["done"] > 0,
     }
 
 
@@ -94,7 +91,11 @@ def prepare() -> None:
     """Import the trainer's mixins, the loaders and samplers among stand-ins: of the other modules, none takes part."""
     sys.meta_path[:0] = [Around(name, _REAL, any_module) for name in ("swift", "modelscope", "trl")]
     for name in filter(importlib.util.find_spec, _LOADERS):
-        found = {key: it for key, it in vars(importlib.import_module(name)).items() if key.endswith(_TAKEN)}
+        found = {
+            key: it
+            for key, it in vars(importlib.import_module(name)).items()
+            if key.endswith(("Shard", "Dispatcher", "Sampler"))
+        }
         vars(importlib.import_module(name.rpartition(".")[0])).update(found, sequence_parallel=_groups)
     importlib.import_module(_MIXIN)
 
@@ -115,30 +116,12 @@ def _batches(case: Case, loader: Any, epochs: Sequence[int], done: int = 0) -> I
 
     for epoch in epochs:
         used, is_old = loader, case.options["transformers"] < 5
-        if is_old:
-            _tell(used, epoch)
-        if done and epoch == epochs[0]:
-            used = trainer.skip_first_batches(used, done)
-        if not is_old:
-            _tell(used, epoch)
+        for does_tell in (is_old, not is_old):
+            if does_tell:
+                getattr(used, "set_epoch", int)(epoch)
+            elif done and epoch == epochs[0]:
+                used = trainer.skip_first_batches(used, done)
         yield from map(list, used)
-
-
-def _tell(loader: Any, epoch: int) -> None:
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-
-
-class _Stream:
-    """A data set without a length, whose order is that of its epoch."""
-
-    epoch, rows = 0, range(0)
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        yield from (*self.rows[self.epoch :], *self.rows[: self.epoch])
 
 
 def _job(case: Case, rank: int) -> Any:
@@ -155,12 +138,14 @@ def _job(case: Case, rank: int) -> Any:
     vars(args).update(process_index=rank, deepspeed=None)
     job: Any = object.__new__(type("Job", (module.SwiftMixin, module.DataLoaderMixin), {}))
     rows = range(size * 10 + options.get("rest", 0))
-    job.args, job._train_batch_size, job.data_collator, job.train_dataset = args, _BATCH, list, rows
+    job.args, job._train_batch_size, job.data_collator, job.train_dataset = args, 2, list, rows
     job.template, job.accelerator = SimpleNamespace(sequence_parallel_size=1), SimpleNamespace(device=None)
     if options["kind"] == "stream":
-        job.train_dataset = type("Stream", (_Stream, IterableDataset), {"rows": rows})()
+        stream: dict[str, Any] = {"epoch": 0, "set_epoch": lambda self, epoch: setattr(self, "epoch", epoch)}
+        stream["__iter__"] = lambda self: iter((*rows[self.epoch :], *rows[: self.epoch]))
+        job.train_dataset = type("Stream", (IterableDataset,), stream)()
     if options["kind"] == "other":
-        job.get_train_dataloader = lambda: DataLoader(rows, _BATCH, collate_fn=list)
+        job.get_train_dataloader = lambda: DataLoader(rows, 2, collate_fn=list)
     if options["kind"] == "sp":
         job.template.sequence_parallel_size = 2
         job._get_collator_with_removed_columns = lambda collator, **_: collator
