@@ -101,8 +101,9 @@ def locals_of(function: Function) -> list[str]:
 
 
 def file_of(case: Case, function: Function) -> str:
-    """Return the release's file, with the function in the place of its own."""
+    """Return the release's file, with the function in the place of its own, and decorated as that is."""
     source = case.load()
+    function.decorator_list += source.function.decorator_list
     before, body, after = sources.around(source)
     margin = " " * (len(body[0]) - len(body[0].lstrip()))
     lines = "".join(f"{margin}{line}\n" for line in ast.unparse(function).splitlines())
