@@ -33,11 +33,8 @@ def test_a_loader_that_is_built_otherwise_is_no_anchor(old: str, new: str, ancho
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_NAMES, _SHARE, _TELL = (
-    "('batch_sampler', 'sampler')",
-    "rest.batch_sampler = getattr(dataloader, name)",
-    ".set_epoch = ",
-)
+_NAMES, _SHARE = "('batch_sampler', 'sampler')", "rest.batch_sampler = getattr(dataloader, name)"
+_TELL = ".set_epoch = dataloader.set_epoch"
 BY_HAND: ByHand = {
     "nothing is shared": Sub(_SHARE, "pass"),
     "only the sampler of a batch": Sub(_NAMES, "('sampler',)"),
@@ -48,7 +45,7 @@ BY_HAND: ByHand = {
     "one batch less is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches -= 1"),
     "one batch more is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches += 1"),
     "the old loader": Sub("return resumed", "return dataloader"),
-    "nothing is told of the epoch": Sub(f"resumed{_TELL}dataloader.set_epoch", "pass"),
+    "nothing is told of the epoch": Sub(f"resumed{_TELL}", "pass"),
     "nobody is told of the epoch": Sub("dataloader.set_epoch", "print"),
     "the next epoch": Sub("dataloader.set_epoch", "lambda epoch: dataloader.set_epoch(epoch + 1)"),
     "not where an epoch has no rest": Sub("hasattr(rest, 'skip_batches')", "False"),
@@ -56,35 +53,26 @@ BY_HAND: ByHand = {
 SEQUENCE: ByHand = {
     "only the sampler of batches": Sub(_NAMES, "('batch_sampler',)"),
     "nothing is shared": Sub(_SHARE, "pass"),
-    "nothing is told of the epoch": Sub(f"new_dataloader{_TELL}dataloader.set_epoch", "pass"),
+    "nothing is told of the epoch": Sub(f"new_dataloader{_TELL}", "pass"),
 }
 MUTANTS = [Mutants("ms-swift", ("4.5.2",), BY_HAND), Mutants("ms-swift", ("4.6.0",), SEQUENCE)]
 _LACK = {"sequence-parallel": "ms-swift 3.6 to 3.8 makes the loader of sequence parallelism elsewhere"}
-
-
-def _right(*names: str) -> dict[str, tuple[str, str]]:
-    """Return that a release is right in these cases without the fix."""
-    return dict.fromkeys(names, ("passed", ""))
-
-
+_RIGHT = ("passed", "")
+_NEW = dict.fromkeys(("transformers-5", "sequence-parallel"), _RIGHT)
+_NEWEST = dict.fromkeys(("second-epoch", "second-epoch-2", "last-epoch", "transformers-5"), _RIGHT)
+_EPOCH_ALONE, _SAMPLER_ALONE = without(r"rest\.batch_sampler = .*", "pass"), without(r"\w+\.set_epoch = .*", "pass")
 PROOFS = [
     Proofs(
         "ms-swift",
         [
-            Release(
-                "4.6.0", core=True, otherwise=_right("second-epoch", "second-epoch-2", "last-epoch", "transformers-5")
-            ),
-            Release("4.5.2", core=True, otherwise=_right("transformers-5", "sequence-parallel")),
+            Release("4.5.2", core=True, otherwise=_NEW),
+            Release("4.6.0", core=True, otherwise=_NEWEST),
             *(Release(it) for it in ("4.4.0", "3.12.6")),
             Release("3.6.0", lacking=_LACK),
         ],
         {
-            "half: the epoch alone": Other(
-                without(r"rest\.batch_sampler = .*", "pass"), ("second-epoch",), only=("4.5.2", "4.4.0")
-            ),
-            "half: the sampler alone": Other(
-                without(r"\w+\.set_epoch = .*", "pass"), ("transformers-5",), only=("4.4.0", "3.12.6")
-            ),
+            "half: the epoch alone": Other(_EPOCH_ALONE, ("second-epoch",), only=("4.5.2", "4.4.0")),
+            "half: the sampler alone": Other(_SAMPLER_ALONE, ("transformers-5",), only=("4.4.0", "3.12.6")),
         },
     )
 ]

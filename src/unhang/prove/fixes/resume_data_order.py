@@ -25,6 +25,7 @@ _MIXIN = "swift.trainers.mixin"
 _SEQUENCE = ("swift.sequence_parallel.utils", "swift.trainers.sequence_parallel.utils")
 _LOADERS = ("swift.dataloader", "swift.llm.data_loader", *_SEQUENCE)
 _REAL = {_MIXIN, *_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher"}
+_TAKEN = ("Shard", "Dispatcher", "Sampler")  # how the names end that others take from a package of these
 _ONE, _TWO = Topology(), Topology(dp=2)
 _groups = SimpleNamespace()
 """What sequence parallelism knows of its groups: a sampler asks for that of the data."""
@@ -53,15 +54,10 @@ _ENDS = ((4, 1), (5, 1), (4, 2))
 _KINDS = (("map", _ONE), ("map", _TWO), ("sp", _TWO), ("stream", _ONE), ("stream", _TWO), ("other", _ONE))
 GRID = [
     *(
-        _case(
-            f"{kind}, {at.world}, {old}, {epoch}", at, kind=kind, transformers=old, epoch=epoch, done=3 - epoch, rest=1
-        )
+        _case(f"{kind} {at.world} {old} {epoch}", at, kind=kind, transformers=old, epoch=epoch, done=3 - epoch, rest=1)
         for (kind, at), old, epoch in itertools.product(_KINDS, (4, 5), range(_EPOCHS))
     ),
-    *(
-        _case(f"end of epoch {epoch}, transformers {old}", transformers=old, epoch=epoch, done=0)
-        for old, epoch in _ENDS
-    ),
+    *(_case(f"end of epoch {epoch}, {old}", transformers=old, epoch=epoch, done=0) for old, epoch in _ENDS),
     *(_case(f"without shuffle, transformers {each}", shuffle=False, transformers=each) for each in (4, 5)),
     _case("last batch dropped", drop=True, rest=1),
     _case("a seed of its own", seed=7),
@@ -91,11 +87,7 @@ def prepare() -> None:
     """Import the trainer's mixins, the loaders and samplers among stand-ins: of the other modules, none takes part."""
     sys.meta_path[:0] = [Around(name, _REAL, any_module) for name in ("swift", "modelscope", "trl")]
     for name in filter(importlib.util.find_spec, _LOADERS):
-        found = {
-            key: it
-            for key, it in vars(importlib.import_module(name)).items()
-            if key.endswith(("Shard", "Dispatcher", "Sampler"))
-        }
+        found = {key: it for key, it in vars(importlib.import_module(name)).items() if key.endswith(_TAKEN)}
         vars(importlib.import_module(name.rpartition(".")[0])).update(found, sequence_parallel=_groups)
     importlib.import_module(_MIXIN)
 
