@@ -30,7 +30,6 @@ class SkipFirstBatches(Codemod):
         def patch(self):
             def skip(loader, count):
                 return self.get_train_dataloader(skip=count)
-            trainer.skip = skip
 
     After::
 
@@ -44,7 +43,6 @@ class SkipFirstBatches(Codemod):
                         rest.batch_sampler = getattr(loader, name)
                         resumed.set_epoch = loader.set_epoch
                 return resumed
-            trainer.skip = skip
     """
 
     def plan(self, function: Function) -> list[Edit]:

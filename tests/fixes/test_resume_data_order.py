@@ -56,10 +56,8 @@ SEQUENCE: ByHand = {
     "nothing is told of the epoch": Sub(f"new_dataloader{_TELL}", "pass"),
 }
 MUTANTS = [Mutants("ms-swift", ("4.5.2",), BY_HAND), Mutants("ms-swift", ("4.6.0",), SEQUENCE)]
-_LACK = {"sequence-parallel": "ms-swift 3.6 to 3.8 makes the loader of sequence parallelism elsewhere"}
-_RIGHT = ("passed", "")
-_NEW = dict.fromkeys(("transformers-5", "sequence-parallel"), _RIGHT)
-_NEWEST = dict.fromkeys(("second-epoch", "second-epoch-2", "last-epoch", "transformers-5"), _RIGHT)
+_NEW = dict.fromkeys(("transformers-5", "sequence-parallel"), ("passed", ""))
+_NEWEST = dict.fromkeys(("second-epoch", "second-epoch-2", "last-epoch", "transformers-5"), ("passed", ""))
 _EPOCH_ALONE, _SAMPLER_ALONE = without(r"rest\.batch_sampler = .*", "pass"), without(r"\w+\.set_epoch = .*", "pass")
 PROOFS = [
     Proofs(
@@ -68,7 +66,7 @@ PROOFS = [
             Release("4.5.2", core=True, otherwise=_NEW),
             Release("4.6.0", core=True, otherwise=_NEWEST),
             *(Release(it) for it in ("4.4.0", "3.12.6")),
-            Release("3.6.0", lacking=_LACK),
+            Release("3.6.0", lacking={"sequence-parallel": "ms-swift 3.6 to 3.8 makes this loader elsewhere"}),
         ],
         {
             "half: the epoch alone": Other(_EPOCH_ALONE, ("second-epoch",), only=("4.5.2", "4.4.0")),

@@ -27,8 +27,7 @@ _LOADERS = ("swift.dataloader", "swift.llm.data_loader", *_SEQUENCE)
 _REAL = {_MIXIN, *_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher"}
 _TAKEN = ("Shard", "Dispatcher", "Sampler")  # how the names end that others take from a package of these
 _ONE, _TWO = Topology(), Topology(dp=2)
-_groups = SimpleNamespace()
-"""What sequence parallelism knows of its groups: a sampler asks for that of the data."""
+_groups = SimpleNamespace()  # what sequence parallelism knows of its groups: a sampler asks for that of the data
 
 
 def _case(name: str, topology: Topology = _ONE, core: bool = False, **options: Any) -> Case:
@@ -77,8 +76,7 @@ def settings(case: Case) -> dict[str, Any]:
         **{"resume_from_checkpoint": "output/checkpoint-6", "tensor_model_parallel_size": None},
         **{"each epoch is shuffled anew": case.options.get("shuffle", True), "streaming": kind == "stream"},
         **{"rlhf_type": "grpo" if kind == "other" else None, "sequence_parallel_size": 1 + (kind == "sp")},
-        "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.0",
-        "transformers 4": is_old,
+        **{"transformers 4": is_old, "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.0"},
         "a checkpoint inside an epoch after the first": case.options["epoch"] > 0 and case.options["done"] > 0,
     }
 
