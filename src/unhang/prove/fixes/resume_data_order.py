@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 WARM = ("torch", "accelerate.data_loader", "datasets", "peft", "transformers.trainer")
-_WHERE, _EPOCHS = "after the break", 3
-_MIXIN = "swift.trainers.mixin"
+_WHERE, _EPOCHS, _MIXIN = "after the break", 3, "swift.trainers.mixin"
 _SEQUENCE = ("swift.sequence_parallel.utils", "swift.trainers.sequence_parallel.utils")
 _LOADERS = ("swift.dataloader", "swift.llm.data_loader", *_SEQUENCE)
 _REAL = {_MIXIN, *_LOADERS, "swift.dataloader.shard", "swift.dataloader.dispatcher"}
@@ -77,7 +76,7 @@ def settings(case: Case) -> dict[str, Any]:
         **{"each epoch is shuffled anew": case.options.get("shuffle", True), "streaming": kind == "stream"},
         **{"rlhf_type": "grpo" if kind == "other" else None, "sequence_parallel_size": 1 + (kind == "sp")},
         **{"transformers 4": is_old, "version ms-swift": "4.6.0" if kind == "sp" else "4.5.2" if is_old else "4.4.0"},
-        "a checkpoint inside an epoch after the first": case.options["epoch"] > 0 and case.options["done"] > 0,
+        "a checkpoint in a later epoch": case.options["epoch"] > 0 and case.options["done"] > 0,
     }
 
 
