@@ -1,4 +1,4 @@
-"""verl: say which axis of position ids is ragged, where samples of one length leave it open.
+"""verl: make the tokens the ragged axis of position ids, where samples of one length leave it open.
 
 https://github.com/verl-project/verl/pull/7349
 """
@@ -7,81 +7,69 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import (
-    AnchorError,
-    Codemod,
-    argument,
-    assigned,
-    calls,
-    expression,
-    instead,
-    mentioned,
-    once,
-    span,
-)
+from unhang.codemods.base import AnchorError, Codemod, calls, expression, followed_by, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_ANCHOR = "... = torch.nested.as_nested_tensor(..., layout=torch.jagged)"
-_JAGGED = "torch.nested.nested_tensor_from_jagged"
-_OFFSETS = f"{_JAGGED}(..., offsets=...), of the same offsets each"
-_NEWER = "teacher_logprobs"
-"""What 0.7 does not have yet. There a batch of right ids becomes wrong, without an error, where it is cut."""
-_LAST = """\
-# unhang mrope-ragged-axis: with samples of one length, torch takes the first axis for the ragged one
-if {list}[0].dim() == 1:
-    {name} = torch.nested.as_nested_tensor({list}, layout=torch.jagged)
-else:
-    {name} = torch.nested.nested_tensor_from_jagged(
-        torch.cat({list}, dim=1), {offsets}.long(), jagged_dim=2
+_KEY = "position_ids"
+_MADE, _UPSTREAMS = "torch.nested.as_nested_tensor", "nested_tensor_from_tensor_list"
+_ANCHOR = f"... = {_MADE}(..., layout=torch.jagged)"
+_TURNED = """\
+# unhang mrope-ragged-axis: of samples of one length, torch takes the first axis for the ragged one
+if {when}{0}.dim() == 3 and {0}._ragged_idx == 1:
+    {0} = torch.nested.nested_tensor_from_jagged(
+        {0}.values().unflatten(0, ({0}.size(0), -1)).transpose(0, 1).flatten(1),
+        torch.arange({0}.size(0) + 1, device={0}.device) * {0}.size(2),
+        jagged_dim=2,
     )
 """
 
 
-class LeftRight(Codemod):
-    """Make position ids of several axes of the offsets that the tokens have; those of one axis stay as they are.
+class Nest(Codemod):
+    """Turn position ids whose axes torch took for the tokens; all other nested tensors stay as they are.
 
     Before::
 
-        def no_padding(tokens, ids, cu_seqlens):
-            tokens = torch.nested.nested_tensor_from_jagged(tokens, offsets=cu_seqlens)
+        def no_padding(ids):
             nested = torch.nested.as_nested_tensor(ids, layout=torch.jagged)
-            return tokens, nested, teacher_logprobs
+            return nested
 
     After::
 
-        def no_padding(tokens, ids, cu_seqlens):
-            tokens = torch.nested.nested_tensor_from_jagged(tokens, offsets=cu_seqlens)
-            # unhang mrope-ragged-axis: with samples of one length, torch takes the first axis for the ragged one
-            if ids[0].dim() == 1:
-                nested = torch.nested.as_nested_tensor(ids, layout=torch.jagged)
-            else:
+        def no_padding(ids):
+            nested = torch.nested.as_nested_tensor(ids, layout=torch.jagged)
+            # unhang mrope-ragged-axis: of samples of one length, torch takes the first axis for the ragged one
+            if nested.dim() == 3 and nested._ragged_idx == 1:
                 nested = torch.nested.nested_tensor_from_jagged(
-                    torch.cat(ids, dim=1), cu_seqlens.long(), jagged_dim=2
+                    nested.values().unflatten(0, (nested.size(0), -1)).transpose(0, 1).flatten(1),
+                    torch.arange(nested.size(0) + 1, device=nested.device) * nested.size(2),
+                    jagged_dim=2,
                 )
-            return tokens, nested, teacher_logprobs
+            return nested
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        if _NEWER not in mentioned(function):
-            raise AnchorError(f"{_NEWER}, as in 0.8.0 and newer")
-        made = calls(function, "torch.nested.as_nested_tensor")
-        row, name = once([(row, it[0]) for row in function.body if (it := assigned(row)) and it[1] in made], _ANCHOR)
-        (call,) = made[:1]
-        if len(made) != 1 or [expression(it) for it in call.keywords] != ["layout=torch.jagged"] or len(call.args) != 1:
-            raise AnchorError(_ANCHOR, len(made))
-        given = {expression(one) for each in calls(function, _JAGGED) if (one := argument(each, "offsets"))}
-        offsets = once([*given], _OFFSETS)
-        if not isinstance(call.args[0], ast.Name) or not offsets.isidentifier():
+        refuse_own(function, ["unflatten"])
+        made = calls(function, _MADE)
+        rows = [row for row in ast.walk(function) if isinstance(row, ast.Assign) and row.value in made]
+        if not made or len(rows) != len(made):
+            raise AnchorError(_ANCHOR, len(rows))
+        return [self._turned(row) for row in sorted(rows, key=lambda row: row.lineno)]
+
+    def _turned(self, row: ast.Assign) -> Edit:
+        target = once(row.targets, _ANCHOR)
+        if [expression(it) for it in row.value.keywords] != ["layout=torch.jagged"]:  # type: ignore[attr-defined]
             raise AnchorError(_ANCHOR)
-        return [span(row, row, instead(_LAST.format(list=call.args[0].id, name=name, offsets=offsets)))]
+        when = ""
+        if isinstance(target, ast.Subscript):  # a batch, which has other nested tensors too
+            when = f'{expression(target.slice)} == "{_KEY}" and '
+        return span(row, row, followed_by(_TURNED.format(expression(target), when=when)))
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})
 
     def fixed_upstream(self, function: Function) -> bool:
-        made = calls(function, "tu.nested_tensor_from_tensor_list")
-        return len(made) == 1 and not calls(function, "torch.nested.as_nested_tensor")
+        return bool(calls(function, f"tu.{_UPSTREAMS}") or calls(function, _UPSTREAMS)) and not calls(function, _MADE)
 
 
-CODEMODS = {"left_right_2_no_padding": LeftRight()}
+CODEMODS = dict.fromkeys(("left_right_2_no_padding", "chunk_tensordict", "index_select_tensor_dict"), Nest())

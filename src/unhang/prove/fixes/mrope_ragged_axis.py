@@ -1,46 +1,79 @@
-"""verl: the real ``left_right_2_no_padding``, in one process, and what the engines do to its position ids first.
+"""verl: what the real functions make of the position ids of a batch, in one process, on their way to an engine.
 
-That is the real ``maybe_fix_3d_position_ids`` of the release, if it has one. What removes padding is a stand-in for
-flash-attn's, and so are the packages around both modules. The right answer are the ids that the mask leaves of each
-sample.
+A case goes the way of a batch: ``left_right_2_no_padding``, ``chunk_tensordict`` for the ranks, and
+``index_select_tensor_dict`` for a micro-batch, and between them the release's own ``maybe_fix_3d_position_ids``. A
+setting of the grid is one of the three functions, given right ids. What removes padding is a stand-in for flash-attn's,
+and so are the packages around both modules. The right answer are the ids that the mask leaves of each sample.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ast
+    from collections.abc import Iterator, Sequence
 
 WARM = ("torch", "tensordict")
 _MODULES = ("verl.utils.tensordict_utils", "verl.workers.utils.padding")
-_ONE, _WIDTH = Topology(), 8
-_WHERE = "the first sample has"
-CASES = (
-    Case("equal", _ONE, DIFFERS, _WHERE, {"lengths": (6, 6), "axes": 4}, core=True),
-    Case("one", _ONE, DIFFERS, _WHERE, {"lengths": (6,), "axes": 4}, core=True),
-    Case("three-axes", _ONE, DIFFERS, _WHERE, {"lengths": (6, 6), "axes": 3}, core=True),
-    Case("unequal", _ONE, PASSED, options={"lengths": (6, 5), "axes": 4}, core=True),
-    Case("plain", _ONE, PASSED, options={"lengths": (6, 6), "axes": 0}, core=True),
+_MAKE, _CHUNK, _SELECT = "left_right_2_no_padding", "chunk_tensordict", "index_select_tensor_dict"
+_ONE, _WIDTH, _WHERE = Topology(), 8, "the first sample has"
+
+
+def _case(name: str, lengths: Sequence[int], axes: int, **more: Any) -> Case:
+    """Return a case, with ``chunks`` of the batch and ``rows`` of each; it is wrong if the samples of a part are as long."""
+    options = {"lengths": lengths, "axes": axes, **more}
+    is_wrong = axes > 0 and _has_one_length(options)
+    return Case(name, _ONE, DIFFERS if is_wrong else PASSED, _WHERE if is_wrong else "", options)
+
+
+def _parts(options: Any) -> Iterator[Sequence[int]]:
+    """Yield the samples that each part of a batch has in the end."""
+    size = len(options["lengths"]) // options.get("chunks", 1)
+    for start in range(0, len(options["lengths"]), size):
+        yield [start + row for row in options.get("rows", range(size))]
+
+
+def _has_one_length(options: Any) -> bool:
+    return any(len({options["lengths"][row] for row in rows}) == 1 for rows in _parts(options))
+
+
+_MICRO = {"chunks": 2, "rows": [1, 0], "may_pass": True}
+CASES = tuple(
+    case._replace(core=True)
+    for case in (
+        _case("equal", (6, 6), 4),
+        _case("one", (6,), 4),
+        _case("three-axes", (6, 6), 3),
+        _case("micro-batch", (6, 6, 5, 5), 4, **_MICRO),
+        _case("unequal", (6, 5), 4),
+        _case("unequal-micro-batch", (6, 5, 5, 6), 4, **_MICRO),
+        _case("plain", (6, 6), 0),
+    )
+)
+_EACH: Sequence[tuple[str, Sequence[Sequence[int]], Sequence[dict[str, Any]]]] = (
+    (_MAKE, ((6,), (4, 4), (6, 6), (8, 8, 8), (6, 5), (1, 8, 3)), ({},)),
+    (_CHUNK, ((6, 6), (6, 6, 5, 5), (6, 5, 5, 6), (4, 4, 8, 8)), ({"chunks": 1}, {"chunks": 2})),
+    (_SELECT, ((6, 5, 6, 3),), ({"rows": rows} for rows in ([0, 2], [1], [3, 2, 1, 0], [0, 1]))),
 )
 GRID = [
-    Case(
-        f"{lengths}, {axes} axes",
-        _ONE,
-        DIFFERS if axes and len({*lengths}) == 1 else PASSED,
-        options={"lengths": lengths, "axes": axes},
-    )
-    for lengths, axes in itertools.product(((6,), (4, 4), (6, 6), (8, 8, 8), (6, 5), (1, 8, 3)), (0, 3, 4))
+    _case(f"{of}: {lengths}, {axes} axes, {more}", lengths, axes, of=[of], **more)
+    for of, batches, options in _EACH
+    for lengths, more, axes in itertools.product(batches, [*options], (0, 3, 4))
 ]
-HELD = {"routed_experts|teacher": "other tensors of the batch, which have the offsets of the tokens"}
-YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {"lengths": (6, 6), "axes": 4})
+HELD = {
+    "routed_experts|teacher": "other tensors of the batch, which have the offsets of the tokens",
+    "isinstance|is_nested|tensor.shape|batch is not None|val.dim": "is about what is no nested tensor",
+    "except RuntimeError": "torch takes all of these apart",
+    "len.td. % chunks|indices.dim": "says what may be asked for",
+}
+YOURS = CASES[0]._replace(name="yours")
 
 
 def caveat(case: Case) -> str:
@@ -53,34 +86,25 @@ def settings(case: Case) -> dict[str, Any]:
     return {
         "use_legacy_worker_impl": "disable",
         "a model with mRoPE (Qwen2-VL to Qwen3.5)": case.options["axes"] > 0,
-        "a batch whose samples all have as many tokens": len({*case.options["lengths"]}) == 1,
+        "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)": _has_one_length(
+            case.options
+        ),
     }
 
 
-class Nested(NamedTuple):
-    """The position ids that an engine gets."""
-
-    ragged: int
-    """The axis that is ragged before an engine says which it is: the driver cuts batches by it."""
-    offsets: Sequence[int]
-    values: Any
-    samples: Sequence[Any]
-    error: str
-    """Why the samples cannot be had."""
-    due: Sequence[Any]
-
-
 def has_feature(function: ast.FunctionDef) -> bool:
-    """Return whether the function takes the position ids of the batch; it made ids of one axis before."""
-    return "position_ids[" in ast.unparse(function)
+    """Return whether the function makes nested tensors of what the batch has; one made ids of one axis itself."""
+    import ast
+
+    text = ast.unparse(function)
+    return "nested_tensor" in text and (function.name != _MAKE or "position_ids[" in text)
 
 
 def prepare() -> None:
     """Import the real modules among stand-ins."""
     sys.meta_path.insert(0, Around("verl", _MODULES, Filled))
     for name in _MODULES:
-        importlib.import_module(name)
-    _module().unpad_input = _unpadded
+        vars(importlib.import_module(name))["unpad_input"] = _unpadded
 
 
 def _unpadded(rows: Any, mask: Any) -> Any:
@@ -92,55 +116,72 @@ def _unpadded(rows: Any, mask: Any) -> Any:
     return rows.flatten(0, 1)[indices], indices, starts
 
 
-def on_rank(case: Case, rank: int) -> Nested:
-    """Remove the padding of a batch, and take its position ids apart."""
+def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
+    """Return the axis, the offsets and the values of each part's position ids, and what is right; or one error."""
     import torch
     from tensordict import TensorDict
 
-    lengths, axes = case.options["lengths"], case.options["axes"]
-    batch = len(lengths)
+    utils, padding = (vars(importlib.import_module(it)) for it in _MODULES)
+    options, of = case.options, case.options.get("function")
+    lengths, axes, batch = options["lengths"], options["axes"], len(options["lengths"])
     mask = torch.zeros(batch, _WIDTH, dtype=torch.long)
     for row, length in zip(mask, lengths):
         row[(_WIDTH - length) // 2 :][:length] = 1
-    shape = (batch, axes, _WIDTH) if axes else (batch, _WIDTH)
-    ids = torch.arange(batch * max(axes, 1) * _WIDTH).view(shape)
-    data = {"input_ids": ids.view(batch, -1)[:, :_WIDTH].clone(), "attention_mask": mask, "position_ids": ids}
-    given = TensorDict({**data, "response_mask": mask[:, 4:]}, batch_size=batch)
-    done = _module().left_right_2_no_padding(given)
-    ragged = done["position_ids"]._ragged_idx
-    getattr(importlib.import_module(_MODULES[0]), "maybe_fix_3d_position_ids", lambda _: None)(done)
-    nested = done["position_ids"]
-    try:
-        samples, error = nested.unbind(), ""
-    except RuntimeError as why:
-        samples, error = (), str(why).partition("(")[0]
-    due = [of[..., row.bool()] for of, row in zip(ids, mask)]
-    if not case.options.get("feature", True):
+    ids = torch.arange(batch * max(axes, 1) * _WIDTH).view((batch, axes, _WIDTH) if axes else (batch, _WIDTH))
+    due = [it[..., row.bool()] for it, row in zip(ids, mask)]
+    if not options.get("feature", True):
         due = [torch.arange(length) for length in lengths]
-    return Nested(ragged, nested.offsets().tolist(), nested.values(), samples, error, due)
+    data = {"input_ids": ids.view(batch, -1)[:, :_WIDTH].clone(), "attention_mask": mask, "position_ids": ids}
+    fix = utils.get("maybe_fix_3d_position_ids", lambda _: None)
+    try:
+        if of in (None, _MAKE):
+            given = TensorDict({**data, "response_mask": mask[:, 4:]}, batch_size=batch)
+            parts = [padding[_MAKE](given)]
+        else:
+            other = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
+            more = {"position_ids": _nested(due), **({"other": other} if of == _SELECT else {})}
+            parts = [TensorDict({"attention_mask": mask, **more}, batch_size=batch)]
+        if of in (None, _CHUNK):
+            parts = utils[_CHUNK](parts[0], options.get("chunks", 1))
+            [fix(part) for part in parts]
+        if of in (None, _SELECT):
+            rows = options.get("rows", [*range(batch // len(parts))])
+            parts = [utils[_SELECT](part, rows) for part in parts]
+        assert all(part["other"]._ragged_idx == 1 for part in parts if "other" in part), "another tensor is turned"
+        ragged = [part["position_ids"]._ragged_idx for part in parts]
+        [fix(part) for part in parts]
+    except (RuntimeError, AssertionError) as error:
+        return [(str(error).partition("(")[0],)]
+    found = [part["position_ids"] for part in parts]
+    right = [_nested([due[row] for row in rows]) for rows in _parts(options)]
+    return [
+        (axis, one.offsets().tolist(), one.values(), two._ragged_idx, two.offsets().tolist(), two.values())
+        for axis, one, two in zip(ragged, found, right)
+    ]
 
 
-def wrong(case: Case, ranks: Sequence[Nested]) -> str:
+def _nested(samples: Sequence[Any]) -> Any:
+    """Return a nested tensor whose last axis is ragged."""
+    import torch
+
+    ends = itertools.accumulate((it.shape[-1] for it in samples), initial=0)
+    values = torch.cat([*samples], dim=-1)
+    return torch.nested.nested_tensor_from_jagged(values, torch.tensor([*ends]), jagged_dim=values.dim())
+
+
+def wrong(case: Case, ranks: Sequence[list[tuple[Any, ...]]]) -> str:
     """Return what is wrong with the position ids; empty where nothing is."""
     import torch
 
-    (found,) = ranks
-    lengths = [len(it[0]) if it.dim() > 1 else len(it) for it in found.due]
-    is_right = (
-        found.ragged == found.due[0].dim()
-        and [later - first for first, later in itertools.pairwise(found.offsets)] == lengths
-        and torch.equal(found.values, torch.cat([*found.due], dim=-1))
-        and len(found.samples) == len(lengths)
-        and all(map(torch.equal, found.samples, found.due))
-    )
-    why = f": {found.error}" if found.error else ""
-    return "" if is_right else f"{_WHERE} {found.offsets[1]} tokens, not {lengths[0]}{why}"
+    for error, *more in ranks[0]:
+        if not more:
+            return f"{_WHERE} no ids: {error}"
+    for axis, offsets, values, of, ends, ids in ranks[0]:
+        if (axis, offsets) != (of, ends) or not torch.equal(values, ids):
+            return f"{_WHERE} {offsets[1]} tokens, not {ends[1]}"
+    return ""
 
 
-def right(case: Case, ranks: Sequence[Nested]) -> str:
+def right(case: Case, ranks: Sequence[list[tuple[Any, ...]]]) -> str:
     """Return what was seen."""
-    return f"{_WHERE} {ranks[0].offsets[1]} tokens, as it should"
-
-
-def _module() -> Any:
-    return importlib.import_module(_MODULES[1])
+    return f"{_WHERE} {ranks[0][0][1][1]} tokens, as it should"
