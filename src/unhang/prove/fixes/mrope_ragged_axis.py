@@ -27,7 +27,7 @@ _ONE, _WIDTH, _WHERE = Topology(), 8, "the first sample has"
 
 
 def _case(name: str, lengths: Sequence[int], axes: int, **more: Any) -> Case:
-    """Return a case: a batch, cut into ``chunks``, and the ``rows`` of each. It is wrong if those of one are as long."""
+    """Return a case: a batch cut into ``chunks``, and ``rows`` of each. It is wrong if those of one are as long."""
     options = {"lengths": lengths, "axes": axes, **more}
     is_wrong = axes > 0 and _has_one_length(options)
     return Case(name, _ONE, DIFFERS if is_wrong else PASSED, _WHERE if is_wrong else "", options)
