@@ -30,7 +30,7 @@ def _case(name: str, lengths: Sequence[int], axes: int, **more: Any) -> Case:
     """Return a case: a batch cut into ``chunks``, and ``rows`` of each. It is wrong if those of one are as long."""
     options = {"lengths": lengths, "axes": axes, **more}
     is_wrong = axes > 0 and _has_one_length(options)
-    return Case(name, _ONE, DIFFERS if is_wrong else PASSED, _WHERE if is_wrong else "", options)
+    return Case(name, _ONE, DIFFERS if is_wrong else PASSED, _WHERE if is_wrong else "", options, core=True)
 
 
 def _parts(options: Any) -> Iterator[Sequence[int]]:
@@ -45,17 +45,14 @@ def _has_one_length(options: Any) -> bool:
 
 
 _MICRO = {"chunks": 2, "rows": [1, 0], "may_pass": True}
-CASES = tuple(
-    case._replace(core=True)
-    for case in (
-        _case("equal", (6, 6), 4),
-        _case("one", (6,), 4),
-        _case("three-axes", (6, 6), 3),
-        _case("micro-batch", (6, 6, 5, 5), 4, **_MICRO),
-        _case("unequal", (6, 5), 4),
-        _case("unequal-micro-batch", (6, 5, 5, 6), 4, **_MICRO),
-        _case("plain", (6, 6), 0),
-    )
+CASES = (
+    _case("equal", (6, 6), 4),
+    _case("one", (6,), 4),
+    _case("three-axes", (6, 6), 3),
+    _case("micro-batch", (6, 6, 5, 5), 4, **_MICRO),
+    _case("unequal", (6, 5), 4),
+    _case("unequal-micro-batch", (6, 5, 5, 6), 4, **_MICRO),
+    _case("plain", (6, 6), 0),
 )
 _EACH: Sequence[tuple[str, Sequence[Sequence[int]], Sequence[dict[str, Any]]]] = (
     (_MAKE, ((6,), (4, 4), (6, 6), (8, 8, 8), (6, 5), (1, 8, 3)), ({},)),
@@ -117,7 +114,7 @@ def _unpadded(rows: Any, mask: Any) -> Any:
 
 
 def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
-    """Return the axis, the offsets and the values of each part's position ids, and what is right; or one error."""
+    """Return the axis, the offsets and the values of each part's position ids, and the right ones; or an error alone."""
     import torch
     from tensordict import TensorDict
 
@@ -131,32 +128,37 @@ def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
     due = [it[..., row.bool()] for it, row in zip(ids, mask)]
     if not options.get("feature", True):
         due = [torch.arange(length) for length in lengths]
-    data = {"input_ids": ids.view(batch, -1)[:, :_WIDTH].clone(), "attention_mask": mask, "position_ids": ids}
-    fix = utils.get("maybe_fix_3d_position_ids", lambda _: None)
+    mend = utils.get("maybe_fix_3d_position_ids", lambda _: None)
     try:
         if of in (None, _MAKE):
-            given = TensorDict({**data, "response_mask": mask[:, 4:]}, batch_size=batch)
-            parts = [padding[_MAKE](given)]
+            data = {
+                "input_ids": mask.clone(),
+                "attention_mask": mask,
+                "response_mask": mask[:, 4:],
+                "position_ids": ids,
+            }
+            parts = [padding[_MAKE](TensorDict(data, batch_size=batch))]
         else:
             other = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
-            more = {"position_ids": _nested(due), **({"other": other} if of == _SELECT else {})}
-            parts = [TensorDict({"attention_mask": mask, **more}, batch_size=batch)]
+            data = {"attention_mask": mask, "position_ids": _nested(due), "other": other}
+            parts = [TensorDict(data, batch_size=batch)]
         if of in (None, _CHUNK):
             parts = utils[_CHUNK](parts[0], options.get("chunks", 1))
-            [fix(part) for part in parts]
+            [mend(part) for part in parts]
         if of in (None, _SELECT):
             rows = options.get("rows", [*range(batch // len(parts))])
             parts = [utils[_SELECT](part, rows) for part in parts]
-        assert all(part["other"]._ragged_idx == 1 for part in parts if "other" in part), "another tensor is turned"
-        ragged = [part["position_ids"]._ragged_idx for part in parts]
-        [fix(part) for part in parts]
-    except (RuntimeError, AssertionError) as error:
+        axis = [part["position_ids"]._ragged_idx for part in parts]
+        others = [part["other"]._ragged_idx for part in parts if "other" in part]
+        [mend(part) for part in parts]
+    except (RuntimeError, KeyError) as error:
         return [(str(error).partition("(")[0],)]
     found = [part["position_ids"] for part in parts]
     right = [_nested([due[row] for row in rows]) for rows in _parts(options)]
+    assert others in ([], [1] * len(parts)), "another tensor is turned"
     return [
-        (axis, one.offsets().tolist(), one.values(), two._ragged_idx, two.offsets().tolist(), two.values())
-        for axis, one, two in zip(ragged, found, right)
+        (ragged, one.offsets().tolist(), one.values(), two._ragged_idx, two.offsets().tolist(), two.values())
+        for ragged, one, two in zip(axis, found, right)
     ]
 
 
