@@ -114,7 +114,7 @@ def _unpadded(rows: Any, mask: Any) -> Any:
 
 
 def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
-    """Return the axis, the offsets and the values of each part's position ids, and the right ones; or an error alone."""
+    """Return the axis, the offsets and the values of each part's position ids, and the right ones; or an error."""
     import torch
     from tensordict import TensorDict
 
@@ -131,16 +131,13 @@ def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
     mend = utils.get("maybe_fix_3d_position_ids", lambda _: None)
     try:
         if of in (None, _MAKE):
-            data = {
-                "input_ids": mask.clone(),
-                "attention_mask": mask,
-                "response_mask": mask[:, 4:],
-                "position_ids": ids,
-            }
+            data = {"input_ids": mask.clone(), "attention_mask": mask, "position_ids": ids}
+            data["response_mask"] = mask[:, 4:]
             parts = [padding[_MAKE](TensorDict(data, batch_size=batch))]
         else:
-            other = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
-            data = {"attention_mask": mask, "position_ids": _nested(due), "other": other}
+            data = {"attention_mask": mask, "position_ids": _nested(due)}
+            if of == _SELECT:  # in 0.7.0, the other function has a defect of its own with a second key
+                data["other"] = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
             parts = [TensorDict(data, batch_size=batch)]
         if of in (None, _CHUNK):
             parts = utils[_CHUNK](parts[0], options.get("chunks", 1))
