@@ -9,87 +9,85 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.rewrites import EveryRewrite
-from unhang.codemods.base import AnchorError
+from unhang.judge import matrix
 from unhang.judge.decide import codemod
+from unhang.shapes import catalog
 
 FIX = "mrope-ragged-axis"
-CASES = sources.cases(FIX, {"verl": ["0.8.0", "0.9.1"]})
-_MADE = "torch.nested.as_nested_tensor(position_ids_list, layout=torch.jagged)"
+MAKE, CHUNK, SELECT = (target.function for target in catalog.fix(FIX).targets)
+OLD = ("0.7.0", "0.7.1")
+CASES = [
+    *sources.cases(FIX, {"verl": [*OLD, "0.8.0", "0.9.1"]}, function=MAKE),
+    *(case for function in (CHUNK, SELECT) for case in sources.cases(FIX, {"verl": OLD}, function=function)),
+]
 
 
-@pytest.mark.parametrize("version", ["0.7.0", "0.7.1"])
-def test_releases_that_cut_such_batches_wrongly_get_no_rewrite(version: str) -> None:
-    source = sources.wheel(FIX, version)
-    assert source.known.state == "no-rewrite"
-    with pytest.raises(AnchorError, match="teacher_logprobs"):
-        codemod(source.target).plan(source.function)
+def test_each_release_that_makes_nested_position_ids_needs_it() -> None:
+    rows = matrix.rows([catalog.fix(FIX)], {"verl": catalog.releases()["verl"]}, catalog.shape_table())
+    now = {row.version: row.verdict for row in rows}
+    assert {it for it, verdict in now.items() if verdict == "needed"} == {it for it in now if it >= "0.7"}
+    assert {now[version] for version in now if version < "0.7"} == {"not-affected"}
 
 
 @pytest.mark.parametrize("case", CASES)
 class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
+    """What the functions do is the scene's to show."""
 
 
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) -> None:
-    source = pull.load()
-    assert source.known.state == "fixed"
-    assert "7349" in source.known.note
-    sources.assert_told_apart(source, r"\.\.\. = torch.nested.as_nested_tensor")
+@pytest.mark.parametrize("case", [*sources.as_written(FIX), *CASES])
+def test_upstreams_own_fix_is_told_apart(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), r"\.\.\. = torch.nested.as_nested_tensor")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        (", layout=torch.jagged)", ")", "found 1 times"),
+        ("= torch.nested.as_nested_tensor(", "= 0 or torch.nested.as_nested_tensor(", "not found"),
+        ("position_ids_nested = torch", "position_ids_nested = again = torch", "found 2 times"),
+    ],
+)
+def test_ids_that_are_made_otherwise_are_no_anchor(old: str, new: str, found: str) -> None:
+    sources.assert_no_anchor(sources.wheel(FIX, "0.9.1", function=MAKE), old, new, found)
+
+
+def test_half_of_upstreams_own_fix_is_not_taken_for_it() -> None:
+    source = sources.as_written(FIX)[0].load()
     half = sources.mutated(
-        source.function, "= tu.nested_tensor_from_tensor_list", f"= {_MADE} or tu.nested_tensor_from_tensor_list"
+        source.function, "= tu.nested_tensor", "= torch.nested.as_nested_tensor() or tu.nested_tensor"
     )
     assert not codemod(source.target).fixed_upstream(half)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "count", "found"),
-    [
-        (_MADE, _MADE.replace(", layout=torch.jagged", ""), 1, "found 1 times"),
-        (_MADE, f"({_MADE})[0]", 1, "not found"),
-        (_MADE, _MADE.replace("position_ids_list", "[*position_ids_list]"), 1, "not found"),
-        (f"position_ids_nested = {_MADE}", f"{_MADE}; position_ids_nested = {_MADE}", 1, "found 2 times"),
-        ("offsets=cu_seqlens", "offsets=cu_seqlens + 0", 4, "not found"),
-        (
-            "squeeze(-1), offsets=cu_seqlens)\n    position",
-            "squeeze(-1), offsets=other)\n    position",
-            1,
-            "found 2 times",
-        ),
-    ],
-)
-def test_ids_that_are_made_otherwise_are_no_anchor(old: str, new: str, count: int, found: str) -> None:
-    sources.assert_no_anchor(sources.wheel(FIX, "0.9.1"), old, new, found, count)
-
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_OFFSETS, _VALUES = "cu_seqlens.long()", "torch.cat(position_ids_list, dim=1)"
 BY_HAND: ByHand = {
-    "as before": Sub("dim() == 1", "dim() > 0"),
-    "of all": Sub("dim() == 1", "dim() == 0"),
-    "the other way round": Sub("dim() == 1", "dim() > 1"),
-    "of four axes alone": Sub("dim() == 1", "shape[0] != 4"),
+    "never": Sub("_ragged_idx == 1", "_ragged_idx == 0"),
+    "always": Sub("_ragged_idx == 1", "_ragged_idx > 0"),
+    "of one axis": Sub(".dim() == 3", ".dim() == 2"),
     "the first axis": Sub("jagged_dim=2", "jagged_dim=1"),
-    "no axis": Sub(", jagged_dim=2", ""),
-    "along the first": Sub("dim=1)", "dim=0)"),
-    "stacked": Sub(_VALUES, "torch.stack(position_ids_list)"),
-    "transposed": Sub(_VALUES, f"{_VALUES}.t()"),
-    "of the first": Sub(_VALUES, "position_ids_list[0]"),
-    "in turn": Sub(_VALUES, "torch.cat(position_ids_list[::-1], dim=1)"),
-    "without the first offset": Sub(_OFFSETS, f"{_OFFSETS}[1:]"),
-    "of one length": Sub(_OFFSETS, f"{_OFFSETS} * 0 + cu_seqlens[1]"),
-    "the lengths": Sub(_OFFSETS, f"{_OFFSETS}.diff()"),
+    "in the order of the axes": Sub(".transpose(0, 1)", ""),
+    "of one length": Sub(".size(2)", ".size(0)"),
+    "without the last": Sub(".size(0) + 1", ".size(0)"),
 }
-MUTANTS = [Mutants("verl", ("0.9.1",), BY_HAND)]
+_OF_A_BATCH: ByHand = {**BY_HAND, "of all": Sub('key == "position_ids"', "key")}
+MUTANTS = [
+    Mutants("verl", ("0.9.1",), BY_HAND, function=MAKE),
+    Mutants("verl", ("0.7.0",), BY_HAND, function=CHUNK),
+    Mutants("verl", ("0.7.1",), _OF_A_BATCH, function=SELECT),
+]
+_NEVER, _LATER = without("_ragged_idx == 1", "_ragged_idx == 0"), {"micro-batch": ("passed", "")}
 PROOFS = [
     Proofs(
         "verl",
-        [Release("0.9.1", core=True), Release("0.8.0")],
+        [
+            *(Release(it, core=it == "0.9.1", otherwise=_LATER) for it in ("0.9.1", "0.8.0")),
+            *(Release(it, core=it == "0.7.1") for it in OLD),
+        ],
         {
-            "half: put together along the axes": Other(without("dim=1", "dim=0"), ("equal",)),
-            "of four axes alone": Other(without(r"dim\(\) == 1", "shape[0] != 4"), ("three-axes",)),
+            "half: along the axes": Other(without(r"\.transpose\(0, 1\)", ""), ("equal",)),
+            "never": Other(_NEVER, ("one",)),
         },
     )
 ]
-FUZZ = Fuzz(CASES, 2, "as_nested_tensor|nested_tensor_from_jagged|position_ids_list", examples=60)
+FUZZ = Fuzz(CASES, 2, "as_nested_tensor|nested_tensor_from_jagged|position_ids", examples=60)
