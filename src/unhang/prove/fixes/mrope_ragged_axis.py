@@ -18,7 +18,7 @@ from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 WARM = ("torch", "tensordict")
 _MODULES = ("verl.utils.tensordict_utils", "verl.workers.utils.padding")
@@ -29,19 +29,16 @@ _ONE, _WIDTH, _WHERE = Topology(), 8, "the first sample has"
 def _case(name: str, lengths: Sequence[int], axes: int, **more: Any) -> Case:
     """Return a case: a batch cut into ``chunks``, and ``rows`` of each. It is wrong if those of one are as long."""
     options = {"lengths": lengths, "axes": axes, **more}
-    is_wrong = axes > 0 and _has_one_length(options)
+    options["one_length"] = any(len({lengths[row] for row in rows}) == 1 for rows in _parts(options))
+    is_wrong = axes > 0 and options["one_length"]
     return Case(name, _ONE, DIFFERS if is_wrong else PASSED, _WHERE if is_wrong else "", options, core=True)
 
 
-def _parts(options: Any) -> Iterator[Sequence[int]]:
-    """Yield the samples that each part of a batch has in the end."""
-    size = len(options["lengths"]) // options.get("chunks", 1)
-    for start in range(0, len(options["lengths"]), size):
-        yield [start + row for row in options.get("rows", range(size))]
-
-
-def _has_one_length(options: Any) -> bool:
-    return any(len({options["lengths"][row] for row in rows}) == 1 for rows in _parts(options))
+def _parts(options: Any) -> list[Sequence[int]]:
+    """Return the samples that each part of a batch has in the end."""
+    batch, chunks = len(options["lengths"]), options.get("chunks", 1)
+    rows = options.get("rows", range(batch // chunks))
+    return [[start + row for row in rows] for start in range(0, batch, batch // chunks)]
 
 
 _MICRO = {"chunks": 2, "rows": [1, 0], "may_pass": True}
@@ -73,19 +70,12 @@ HELD = {
 YOURS = CASES[0]._replace(name="yours")
 
 
-def caveat(case: Case) -> str:
-    """Return what the case leaves open: the user's own batches are not run."""
-    return "" if case.is_control else "a batch of the proof's own: whether yours has samples of one length decides"
-
-
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     return {
         "use_legacy_worker_impl": "disable",
         "a model with mRoPE (Qwen2-VL to Qwen3.5)": case.options["axes"] > 0,
-        "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)": _has_one_length(
-            case.options
-        ),
+        "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)": case.options["one_length"],
     }
 
 
@@ -113,13 +103,13 @@ def _unpadded(rows: Any, mask: Any) -> Any:
     return rows.flatten(0, 1)[indices], indices, starts
 
 
-def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
-    """Return the axis, the offsets and the values of each part's position ids, and the right ones; or an error."""
+def on_rank(case: Case, rank: int) -> tuple[str, list[Any], list[Any]]:
+    """Return why a batch cannot be cut; the axis, offsets and values of its parts' position ids; and the right ones."""
     import torch
     from tensordict import TensorDict
 
     utils, padding = (vars(importlib.import_module(it)) for it in _MODULES)
-    options, of = case.options, case.options.get("function")
+    options, of, error = case.options, case.options.get("function"), ""
     lengths, axes, batch = options["lengths"], options["axes"], len(options["lengths"])
     mask = torch.zeros(batch, _WIDTH, dtype=torch.long)
     for row, length in zip(mask, lengths):
@@ -128,35 +118,30 @@ def on_rank(case: Case, rank: int) -> list[tuple[Any, ...]]:
     due = [it[..., row.bool()] for it, row in zip(ids, mask)]
     if not options.get("feature", True):
         due = [torch.arange(length) for length in lengths]
-    mend = utils.get("maybe_fix_3d_position_ids", lambda _: None)
+    data = {"attention_mask": mask, "position_ids": _nested(due)}
+    if of == _SELECT:  # in 0.7.0, a second key like this one stops the other function
+        data["other"] = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
+    if of in (None, _MAKE):
+        data |= {"input_ids": mask.clone(), "response_mask": mask[:, 4:], "position_ids": ids}
+    parts = [TensorDict(data, batch_size=batch)]
     try:
         if of in (None, _MAKE):
-            data = {"input_ids": mask.clone(), "attention_mask": mask, "position_ids": ids}
-            data["response_mask"] = mask[:, 4:]
-            parts = [padding[_MAKE](TensorDict(data, batch_size=batch))]
-        else:
-            data = {"attention_mask": mask, "position_ids": _nested(due)}
-            if of == _SELECT:  # in 0.7.0, the other function has a defect of its own with a second key
-                data["other"] = torch.nested.as_nested_tensor([*ids.view(batch, _WIDTH, -1)], layout=torch.jagged)
-            parts = [TensorDict(data, batch_size=batch)]
+            parts = [padding[_MAKE](parts[0])]
         if of in (None, _CHUNK):
             parts = utils[_CHUNK](parts[0], options.get("chunks", 1))
-            [mend(part) for part in parts]
         if of in (None, _SELECT):
+            [utils.get("maybe_fix_3d_position_ids", str)(part) for part in parts]
             rows = options.get("rows", [*range(batch // len(parts))])
             parts = [utils[_SELECT](part, rows) for part in parts]
-        axis = [part["position_ids"]._ragged_idx for part in parts]
-        others = [part["other"]._ragged_idx for part in parts if "other" in part]
-        [mend(part) for part in parts]
-    except (RuntimeError, KeyError) as error:
-        return [(str(error).partition("(")[0],)]
-    found = [part["position_ids"] for part in parts]
+    except RuntimeError as why:
+        error = str(why).partition("(")[0]
+    assert all(part["other"]._ragged_idx == 1 for part in parts if "other" in part), "another tensor is turned"
     right = [_nested([due[row] for row in rows]) for rows in _parts(options)]
-    assert others in ([], [1] * len(parts)), "another tensor is turned"
-    return [
-        (ragged, one.offsets().tolist(), one.values(), two._ragged_idx, two.offsets().tolist(), two.values())
-        for ragged, one, two in zip(axis, found, right)
-    ]
+    return error, [_seen(part["position_ids"]) for part in parts], [_seen(it) for it in right]
+
+
+def _seen(nested: Any) -> Any:
+    return nested._ragged_idx, nested.offsets().tolist(), nested.values()
 
 
 def _nested(samples: Sequence[Any]) -> Any:
@@ -168,19 +153,16 @@ def _nested(samples: Sequence[Any]) -> Any:
     return torch.nested.nested_tensor_from_jagged(values, torch.tensor([*ends]), jagged_dim=values.dim())
 
 
-def wrong(case: Case, ranks: Sequence[list[tuple[Any, ...]]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
     """Return what is wrong with the position ids; empty where nothing is."""
     import torch
 
-    for error, *more in ranks[0]:
-        if not more:
-            return f"{_WHERE} no ids: {error}"
-    for axis, offsets, values, of, ends, ids in ranks[0]:
-        if (axis, offsets) != (of, ends) or not torch.equal(values, ids):
-            return f"{_WHERE} {offsets[1]} tokens, not {ends[1]}"
-    return ""
+    error, found, right = ranks[0]
+    is_same = [one[:2] == other[:2] and torch.equal(one[2], other[2]) for one, other in zip(found, right)]
+    text = f"{_WHERE} {found[0][1][1]} tokens, not {right[0][1][1]}{': ' if error else ''}{error}"
+    return "" if not error and len(found) == len(right) and all(is_same) else text
 
 
-def right(case: Case, ranks: Sequence[list[tuple[Any, ...]]]) -> str:
+def right(case: Case, ranks: Sequence[tuple[str, list[Any], list[Any]]]) -> str:
     """Return what was seen."""
-    return f"{_WHERE} {ranks[0][0][1][1]} tokens, as it should"
+    return f"{_WHERE} {ranks[0][1][0][1][1]} tokens, as it should"
