@@ -64,6 +64,7 @@ GRID = [
 HELD = {
     "routed_experts|teacher": "other tensors of the batch, which have the offsets of the tokens",
     "isinstance|is_nested|tensor.shape|batch is not None|val.dim": "is about what is no nested tensor",
+    r"key == .position_ids|\[key\]": "ours: the settings of index_select_tensor_dict decide the same lines both ways",
     "except RuntimeError": "torch takes all of these apart",
     "len.td. % chunks|indices.dim": "says what may be asked for",
 }
