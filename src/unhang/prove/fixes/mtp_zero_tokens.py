@@ -71,7 +71,7 @@ def _grid() -> Any:
             )
 
 
-_NEWER_CORE = {"mask": _FIRST, "core": "0.17.0", "of": [_VERL[1]]}
+_NEWER_CORE = {"mask": _FIRST, "core": "0.17.0", "of": [_VERL[1]], "beyond": False}
 GRID = [*_grid(), Case("verl 0.8.0 with a newer core", _ONE, PASSED, options=_NEWER_CORE)]
 _LABELS, _LAYERS, _SCORES = "is about labels and mask", "is about the layers", "is about the scores"
 HELD = {
@@ -126,7 +126,9 @@ class Step(NamedTuple):
         import torch
 
         logged = ", ".join(f"{loss:.4f}" for loss in self.logged)
-        return f"the gradient is {torch.cat([it.flatten() for it in self[:2]]).norm():.4f}, the logged loss is [{logged}]"
+        return (
+            f"the gradient is {torch.cat([it.flatten() for it in self[:2]]).norm():.4f}, the logged loss is [{logged}]"
+        )
 
     def is_close(self, other: Step) -> bool:
         """Return whether both are the same but for rounding."""
