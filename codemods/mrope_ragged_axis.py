@@ -19,7 +19,8 @@ _TURNED = """\
 if {when}{0}.dim() == 3 and {0}._ragged_idx == 1:
     {0} = torch.nested.nested_tensor_from_jagged(
         {0}.values().unflatten(0, ({0}.size(0), -1)).transpose(0, 1).flatten(1),
-        torch.arange({0}.size(0) + 1, device={0}.device) * {0}.size(2),
+        torch.arange({0}.size(0) + 1, device={0}.device)
+        * {0}.size(2),
         jagged_dim=2,
     )
 """
@@ -42,7 +43,8 @@ class Nest(Codemod):
             if nested.dim() == 3 and nested._ragged_idx == 1:
                 nested = torch.nested.nested_tensor_from_jagged(
                     nested.values().unflatten(0, (nested.size(0), -1)).transpose(0, 1).flatten(1),
-                    torch.arange(nested.size(0) + 1, device=nested.device) * nested.size(2),
+                    torch.arange(nested.size(0) + 1, device=nested.device)
+                    * nested.size(2),
                     jagged_dim=2,
                 )
             return nested

@@ -42,7 +42,7 @@ def test_upstreams_own_fix_is_told_apart(case: sources.Case) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        (", layout=torch.jagged)", ")", "found 1 times"),
+        (", layout=torch.jagged)", ")", "not found"),
         ("= torch.nested.as_nested_tensor(", "= 0 or torch.nested.as_nested_tensor(", "not found"),
         ("position_ids_nested = torch", "position_ids_nested = again = torch", "found 2 times"),
     ],
@@ -52,7 +52,7 @@ def test_ids_that_are_made_otherwise_are_no_anchor(old: str, new: str, found: st
 
 
 def test_half_of_upstreams_own_fix_is_not_taken_for_it() -> None:
-    source = sources.as_written(FIX)[0].load()
+    source = sources.as_written(FIX)[0].values[0].load()
     half = sources.mutated(
         source.function, "= tu.nested_tensor", "= torch.nested.as_nested_tensor() or tu.nested_tensor"
     )
