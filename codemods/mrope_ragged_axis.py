@@ -53,14 +53,14 @@ class Nest(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, ["unflatten"])
         made = calls(function, _MADE)
-        rows = [row for row in ast.walk(function) if isinstance(row, ast.Assign) and row.value in made]
+        rows = [row for row in ast.walk(function) if isinstance(row, (ast.Assign, ast.AnnAssign)) and row.value in made]
         if not made or len(rows) != len(made):
             raise AnchorError(_ANCHOR, len(rows))
         return [self._turned(row) for row in sorted(rows, key=lambda row: row.lineno)]
 
-    def _turned(self, row: ast.Assign) -> Edit:
-        target = once(row.targets, _ANCHOR)
-        if [expression(it) for it in row.value.keywords] != ["layout=torch.jagged"]:  # type: ignore[attr-defined]
+    def _turned(self, row: ast.Assign | ast.AnnAssign) -> Edit:
+        target = once(row.targets, _ANCHOR) if isinstance(row, ast.Assign) else row.target
+        if [expression(it) for it in row.value.keywords] != ["layout=torch.jagged"]:  # type: ignore[union-attr]
             raise AnchorError(_ANCHOR)
         when = ""
         if isinstance(target, ast.Subscript):  # a batch, which has other nested tensors too
