@@ -102,7 +102,7 @@ class InitializeModelParallel(Codemod):
             _set_global_memory_buffer()
 
             # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
-            if expert_model_parallel_size > 1:
+            if expert_model_parallel_size > 1 and torch.cuda.is_available():
                 ...
     """
 

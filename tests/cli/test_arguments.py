@@ -101,8 +101,8 @@ def test_without_a_command_it_shows_the_five_that_matter(capsys: pytest.CaptureF
         ("wheel", f"--job --setting --even-if -o --output {CHOICE} --output-format --require --accept -r --requirement "
          "--python-version --index-url --extra-index-url --find-links --platform --abi --implementation --no-index "
          "--require-hashes --pre"),
-        ("prove", "--python --target --source --script --fix --case --tp --pp --vpp --cp --ep --etp --dp --world-size "
-         "--output-format --job --setting"),
+        ("prove", "--python --target --source --script --fix --case --device --keep --tp --pp --vpp --cp --ep "
+         "--etp --dp --world-size --output-format --job --setting"),
         ("diagnose", "--live --slurm --ray --kubectl -n --master --keep --html --python --target --source "
          "--job --setting --script --output-format"),
         ("list", "--output-format"),

@@ -28,7 +28,11 @@ END = "it goes on from the end of an epoch, with steps left"
 BUFFERS = "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)"
 LATER = "a checkpoint in a later epoch"
 NONE_LEFT = "a micro-batch with no token left for MTP"
-ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER)
+MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
+ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
+ALL_FACTS = (
+    *(MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
+)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -87,6 +91,10 @@ JOBS = [
     }),
     ("merger-buffer-copies", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 trainer.n_gpus_per_node=8", {
         f"{ACTOR}.strategy=megatron": CANNOT, f"{BUFFERS}=False": CANNOT,
+    }),
+    ("mrope-ragged-axis", "verl 0.9.1", GRPO, {f"{MROPE}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT}),
+    ("mrope-ragged-axis", "verl 0.7.1", f"{GRPO} trainer.use_legacy_worker_impl=disable", {
+        "trainer.use_legacy_worker_impl=auto": CANNOT,
     }),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {

@@ -18,7 +18,7 @@ from typing import Any
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, unreadable
 from support import fixes, interpreters, wheels
 from unhang.find import environment, locate
-from unhang.judge.decide import NOT_AFFECTED
+from unhang.judge.decide import FIXED_UPSTREAM, NOT_AFFECTED
 from unhang.judge.findings import judge
 from unhang.prove import host
 from unhang.prove.cases import Case
@@ -159,7 +159,7 @@ def both_sides(proof: Proof) -> Iterator[tuple[list[str], dict[str, tuple[bytes,
 def sources(fix: str, upstream: str, installations: Sequence[Installation]) -> dict[str, tuple[bytes, bytes]]:
     """Return the files of a fix in an upstream, untouched and patched, by their path below the import path."""
     findings = judge([one for one in installations if one.upstream == upstream], [catalog.fix(fix)], {})
-    affected = [finding for finding in findings if finding.verdict.verdict != NOT_AFFECTED]
+    affected = [finding for finding in findings if finding.verdict.verdict not in (NOT_AFFECTED, FIXED_UPSTREAM)]
     assert affected
     files = {os.path.realpath(file.path): file for file in plan(findings, {}).files}
     pairs = {finding.target.file: files[os.path.realpath(finding.seen.path)] for finding in affected}
