@@ -30,7 +30,7 @@ def test_untouched_source_that_hangs_is_a_1(site: Path, asked: Asked, prove: Res
         "needed", "proven", "TP 2 x CP 2 x DP 2 (8 ranks)",
     )  # fmt: skip
     assert "TP 2 x CP 2 x DP 2 (8 ranks) in place of your 64" in line["detail"]
-    assert line["untouched"] == {"status": HUNG, "detail": f"somewhere in {REDUCE}", "seconds": 1.5}
+    assert line["untouched"] == {"status": HUNG, "detail": f"somewhere in {REDUCE}", "seconds": 1.5, "gpu_bytes": 0}
     assert (line["patched"]["status"], line["seconds"]) == (PASSED, 1.75)
     assert asked.paths == [[str(site)]]
     assert asked.variants[0][host.UNTOUCHED][FILE] == (site / FILE).read_bytes()

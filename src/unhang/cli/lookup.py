@@ -38,6 +38,7 @@ _ALIKE = {
 }
 """What people call it, by the word of the pages."""
 _SUFFIXES = ("ing", "ed", "es", "s")
+_NO_HANG = 0.8  # of a defect that hangs nothing, for somebody who asks about a hang
 _LONG, _STEM = 5, 4
 _ENOUGH, _AHEAD, _MOST = 0.25, 1.25, 5
 """The share of a query that a page must have; how far ahead the first is shown alone; how many are listed."""
@@ -96,6 +97,8 @@ def find(query: str) -> list[Found]:
         score = sum(part * page.tokens.get(token, 0) for token, part in weight.items())
         score += whole if page.kind == "cause" and page.name in said else 0
         score += whole * _WHOLE if page.kind == "fix" and not unknown and weight.keys() <= page.tokens.keys() else 0
+        if page.kind == "fix" and "hang" in asked and "hang" not in catalog.fix(page.name).manifest["kinds"]:
+            score *= _NO_HANG
         if whole and score / whole >= _ENOUGH:
             ranked.append(Found(page.kind, page.name, page.title, score))
     ranked.sort(key=lambda one: -one.score)
