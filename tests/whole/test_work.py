@@ -133,8 +133,9 @@ def test_only_what_is_needed_is_opened_and_each_file_once(tmp_path: Path) -> Non
 
 
 def test_a_release_with_every_function_in_its_place_needs_no_list_of_releases(tmp_path: Path) -> None:
-    site = cli.unpack(tmp_path, ("verl", "0.7.1"))
-    mine = {f"{fix.id}.json" for fix in catalog.fixes().values() if any(it.upstream == "verl" for it in fix.functions)}
+    site = cli.unpack(tmp_path, ("megatron-bridge", "0.6.2"))
+    fixes = catalog.fixes().values()
+    mine = {f"{fix.id}.json" for fix in fixes if any(it.upstream == "megatron-bridge" for it in fix.functions)}
     assert {*_data(_check("--target", site))} == {"manifest.json", *UPSTREAMS, *mine}, (
         "and no data of another upstream's fix"
     )
