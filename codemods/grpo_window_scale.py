@@ -6,12 +6,14 @@ https://github.com/huggingface/trl/pull/6024
 from __future__ import annotations
 
 import ast
+import re
 
 from unhang.codemods.base import Codemod, assigned, expression, followed_by, mentioned, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _TOKENS, _STEPS, _WINDOW = "num_items_in_batch", "steps_per_generation", "current_gradient_accumulation_steps"
+_DIVIDED = rf"inputs\['{_TOKENS}'\](\.clamp\(min=1\.0\))? / self\.accelerator\.num_processes"
 _SCALED = """\
 # unhang grpo-window-scale: so far the tokens of a generation; an optimizer step has those of its window
 if self.model.training:
@@ -52,16 +54,8 @@ class ComputeLoss(Codemod):
 def _divisor(function: Function) -> tuple[ast.stmt, str]:
     """Return the row that divides the tokens of a generation among the processes, and the name of the result."""
     rows = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
-    found = [(row, name) for row, name, value in rows if isinstance(value, ast.BinOp) and _is_divided(value)]
+    found = [(row, name) for row, name, value in rows if re.fullmatch(_DIVIDED, expression(value))]
     return once(found, f"... = inputs['{_TOKENS}'] / self.accelerator.num_processes")
-
-
-def _is_divided(value: ast.BinOp) -> bool:
-    return (
-        isinstance(value.op, ast.Div)
-        and _TOKENS in mentioned(value.left)
-        and expression(value.right) == "self.accelerator.num_processes"
-    )
 
 
 CODEMODS = {"GRPOTrainer._compute_loss": ComputeLoss(), "DPPOTrainer._compute_loss": ComputeLoss()}

@@ -40,22 +40,21 @@ def _case(name: str, generation: int, window: int, *, core: bool = False, ranks:
 CASES = (
     _case("half", 4, 2, core=True),
     _case("twice", 2, 4, core=True),
-    _case("four-times", 2, 8, core=True),
+    _case("four-times", 2, 8),
     _case("two-ranks", 2, 4, ranks=2),
-    _case("equal", 4, 4, core=True),
+    _case("equal", 3, 3, core=True),
     _case("another-loss", 4, 2, core=True, loss="grpo"),
 )
-_SIZES = (1, 1), (4, 2), (2, 4), (3, 3), (6, 4)
 GRID = [
-    *(_case(f"{of} a generation, {by} a step, {n} ranks", of, by, ranks=n) for (of, by), n in itertools.product(_SIZES, (1, 2))),
+    *CASES,
+    *(_case(f"six, in steps of four, on {ranks}", 6, 4, ranks=ranks) for ranks in (1, 2)),
+    *(_case(f"one, in steps of one, on {ranks}", 1, 1, ranks=ranks) for ranks in (1, 2)),
     _case("an evaluation", 4, 2, is_evaluation=True),
     _case("the last step of an epoch is shorter", 2, 4, rest=2),
     _case("a tool's tokens", 4, 2, has_tools=True),
     _case("cispo", 4, 2, loss="cispo"),
-    _case("grpo", 4, 2, loss="grpo"),
-    _case("a bonus for entropy", 4, 2, has_bonus=True),
-    _case("a bonus for entropy, as many a step", 3, 3, has_bonus=True),
-]  # fmt: skip
+    *(_case(f"a bonus for entropy, in steps of {window}", 3, window, has_bonus=True) for window in (1, 3)),
+]
 HELD = {r"^(?!.*(model\.training|'dapo')).*": "of each token's loss, of what is logged, or of what has another divisor"}
 YOURS = CASES[0]._replace(name="yours", core=False)
 
@@ -88,7 +87,7 @@ def on_rank(case: Case, rank: int) -> list[Any]:
     """Return a rank's gradient of each optimizer step; of each micro-batch in an evaluation."""
     import torch
 
-    trainer, source, given = _trainer(case), _source(case), case.options
+    trainer, (_, source), given = _trainer(case), _kind(case), case.options
     (scored,) = re.findall(r"^ *(.+) = self._get_per_token_logps_and_entropies", source, re.MULTILINE)
     theta, steps = torch.zeros(3, requires_grad=True), []
     for first, count in _windows(case):
@@ -122,26 +121,24 @@ def right(case: Case, ranks: Sequence[list[Any]]) -> str:
     return f"the gradient of the first step has norm {got.norm():.4f}, due {due.norm():.4f}"
 
 
-def _kind(case: Case) -> Any:
+def _kind(case: Case) -> tuple[Any, str]:
+    """Return the trainer's class, and the function's text, which tells what one of its time takes and knows."""
     name = case.options.get("module", _MAIN)
-    return getattr(importlib.import_module(name), _TRAINERS[name])
-
-
-def _source(case: Case) -> str:
-    """Return the function's text, which tells what one of its time takes and knows."""
-    return inspect.getsource(_kind(case)._compute_loss)
+    kind = getattr(importlib.import_module(name), _TRAINERS[name])
+    return kind, inspect.getsource(kind._compute_loss)
 
 
 def _trainer(case: Case) -> Any:
     import torch
 
-    trainer, given = object.__new__(_kind(case)), case.options
+    kind, source = _kind(case)
+    trainer, given = object.__new__(kind), case.options
     alike = dict.fromkeys(("gather", "gather_for_metrics", "reduce"), lambda it, **_: it)
     vars(trainer).update(
         accelerator=SimpleNamespace(num_processes=case.topology.world, sync_gradients=True, **alike), beta=0.0,
         model=SimpleNamespace(training=not given.get("is_evaluation")), tools=given.get("has_tools"), use_vllm=False,
         args=SimpleNamespace(steps_per_generation=given["generation"], delta=None), top_entropy_quantile=1.0,
-        loss_type=given["loss"] if f'"{given["loss"]}"' in _source(case) else "dapo", aux_loss_enabled=False,
+        loss_type=given["loss"] if f'"{given["loss"]}"' in source else "dapo", aux_loss_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)), importance_sampling_level="token", epsilon_low=0.2,
         epsilon_high=2.0, off_policy_mask_threshold=None, use_adaptive_entropy=False, entropy_coef=_BONUS,
         _entropy_bonus_enabled=given.get("has_bonus"), divergence_type="", clip_ratio_c=2.0,
@@ -171,15 +168,15 @@ def _batch(case: Case, number: int, rank: int) -> tuple[Any, Any, Any]:
 
 def _due(case: Case) -> list[Any]:
     """Return the gradient of each optimizer step: the mean over all tokens of its window; for grpo, over answers."""
-    due, ranks = [], range(case.topology.world)
-    has_bonus = case.options.get("has_bonus") and "_entropy_bonus_enabled" in _source(case)
+    due, ranks, (_, source) = [], range(case.topology.world), _kind(case)
+    bonus = _BONUS * (case.options.get("has_bonus", False) and "_entropy_bonus_enabled" in source)
     for first, count in _windows(case):
         total: Any = 0.0
         for number, rank in itertools.product(range(first, first + count), ranks):
             values, mask, advantages = _batch(case, number, rank)
-            terms = -advantages[:, None, None] * values - _BONUS * bool(has_bonus) * values.sum(2)[:, :, None]
+            terms = -advantages[:, None, None] * values - bonus * values.sum(2)[:, :, None]
             share = mask / (_TOKENS * count)
-            if case.options["loss"] == "grpo" and '"grpo"' in _source(case):
+            if case.options["loss"] == "grpo" and '"grpo"' in source:
                 share = mask / mask.sum(1)[:, None] / (2 * len(ranks) * count)
             total = total + (terms * share[:, :, None]).sum((0, 1))
         due.append(total)
