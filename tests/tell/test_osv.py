@@ -59,6 +59,7 @@ SCHEMA = _exactly(
         when={"type": "string"},
         changes_numbers={"type": "boolean"},
         cure=_TEXT,
+        fixed_in={"type": "object", "additionalProperties": {"type": "string"}},
     ),
 )
 """What OSV's schema 1.7 demands of the fields that an advisory of ours has, and a little more; no package has it."""
@@ -183,3 +184,13 @@ def test_explain_takes_the_id_that_a_scanner_prints() -> None:
     assert by_id == by_name
     assert by_id.code == 0
     assert cli.called_with_all("explain", "x_unhang-nothing").code == 2
+
+
+def test_it_names_the_release_that_is_right_or_says_that_none_is() -> None:
+    _, advisories = every()
+    right, wrong = (advisories[f"x_unhang-{fix}"] for fix in ("mtp-cp-deadlock", "fsdp-size-one-no-sync"))
+    assert (right["database_specific"]["fixed_in"], wrong["database_specific"]["fixed_in"]) == (
+        {"verl": "0.8.0"}, {"verl": ""}
+    )  # fmt: skip
+    assert "verl: fixed in 0.8.0." in right["details"]
+    assert "verl: fixed in no release yet." in wrong["details"]
