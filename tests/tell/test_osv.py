@@ -186,11 +186,9 @@ def test_explain_takes_the_id_that_a_scanner_prints() -> None:
     assert cli.called_with_all("explain", "x_unhang-nothing").code == 2
 
 
-def test_it_names_the_release_that_is_right_or_says_that_none_is() -> None:
-    _, advisories = every()
-    right, wrong = (advisories[f"x_unhang-{fix}"] for fix in ("mtp-cp-deadlock", "fsdp-size-one-no-sync"))
-    assert (right["database_specific"]["fixed_in"], wrong["database_specific"]["fixed_in"]) == (
-        {"verl": "0.8.0"}, {"verl": ""}
-    )  # fmt: skip
-    assert "verl: fixed in 0.8.0." in right["details"]
-    assert "verl: fixed in no release yet." in wrong["details"]
+@pytest.mark.parametrize("fix", ["mtp-cp-deadlock", "fsdp-size-one-no-sync", "grpo-window-scale"])
+def test_it_names_the_release_that_is_right_or_says_that_none_is(fix: str) -> None:
+    advisory = every()[1][f"x_unhang-{fix}"]
+    ((name, version),) = matrix.droppable(catalog.fix(fix), catalog.releases(), catalog.shape_table()).items()
+    assert advisory["database_specific"]["fixed_in"] == {name: version or ""}
+    assert f"{name}: fixed in {version or 'no release yet'}." in advisory["details"]
