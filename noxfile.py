@@ -284,14 +284,13 @@ def tried(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Show what one NVIDIA GPU shows, with the torch of `python3`: docs/maintainers/gpu.md. Without a GPU, exit with 2.
+    """Run every scene that has ranks on NCCL, with `python3`'s torch: docs/maintainers/gpu.md. No GPU: exit with 2.
 
-    It installs nothing: such a machine may have no network.
+    What such a machine lacks comes from `.gpu`, which `python tests/gpu/carry.py .gpu` fills where there is a network.
     """
-    path = [HERE / "src", HERE / "tests", HERE / ".gpu" / "site"]
-    env = {"UNHANG_WHEELS": str(HERE / ".gpu" / "wheels")} if (HERE / ".gpu").is_dir() else {}
-    env = {**env, **os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    if code := subprocess.run(["python3", "-m", "gpu", *session.posargs], env=env, check=False).returncode:
+    command = ["sh", ".gpu/run"] if (HERE / ".gpu").is_dir() else ["python3", "-m", "gpu"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (HERE / "src", HERE / "tests")))}
+    if code := subprocess.run([*command, *session.posargs], cwd=HERE, env=env, check=False).returncode:
         sys.exit(code)
 
 

@@ -27,11 +27,12 @@ from unhang.codemods.base import (
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-# The backend may be composite ("cpu:gloo,cuda:nccl"); get_backend then returns the whole string, also for sub-groups.
+# The configuration names what serves each device ("cpu:gloo,cuda:nccl"), also where no backend was given, and
+# get_backend says "undefined". It names NCCL on a machine without a GPU too, if torch is built for GPUs.
 # The groups are looked up by name, so that the same code works in a release that lacks one.
 _IN_MEGATRON = """
 # unhang expert-dp-warmup: make these communicators now, not when GPU memory is nearly full
-if expert_model_parallel_size > 1:
+if expert_model_parallel_size > 1 and torch.cuda.is_available():
     warmed_up_groups = []
     for group_name in (
         '_EXPERT_DATA_PARALLEL_GROUP',
@@ -42,7 +43,7 @@ if expert_model_parallel_size > 1:
         warmup_group = globals().get(group_name)
         if warmup_group is None or any(warmup_group is other for other in warmed_up_groups):
             continue
-        backends = torch.distributed.get_backend(warmup_group).split(',')
+        backends = torch.distributed.get_backend_config(warmup_group).split(',')
         if torch.distributed.get_world_size(warmup_group) == 1 or not any(
             backend.split(':')[-1] in ('nccl', 'hccl', 'mccl') for backend in backends
         ):
@@ -71,7 +72,7 @@ if {size} > 1:
             continue
         if warmup_group is None or any(warmup_group is other for other in warmed_up_groups):
             continue
-        backends = torch.distributed.get_backend(warmup_group).split(',')
+        backends = torch.distributed.get_backend_config(warmup_group).split(',')
         if torch.distributed.get_world_size(warmup_group) == 1 or not any(
                 backend.split(':')[-1] in ('nccl', 'hccl', 'mccl') for backend in backends):
             continue
@@ -197,14 +198,10 @@ def notes(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _why_nothing(call: ast.Call) -> str:
     """Return why the rewrite does nothing after this call; an empty string if it may do something."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
-    backend = call.args[0] if call.args else given.get("backend", ast.Constant(None))
-    if None in given or any(isinstance(it, ast.Starred) for it in call.args) or not isinstance(backend, ast.Constant):
+    backend = call.args[0] if call.args else given.get("backend")
+    if not (isinstance(backend, ast.Constant) and isinstance(backend.value, str)):
         return ""
-    if isinstance(backend.value, str):
-        parts = {part.split(":")[-1] for part in backend.value.lower().split(",")}
-        if parts & _RECOGNISED or parts <= _WITHOUT_DEVICE:
-            return ""
-        return f"starts torch.distributed with backend {backend.value!r}, with which this fix does nothing"
-    if "device_id" in given:  # torch chooses the backend from it
+    parts = {part.split(":")[-1] for part in backend.value.lower().split(",")}
+    if parts & _RECOGNISED or parts <= _WITHOUT_DEVICE:
         return ""
-    return "starts torch.distributed without a backend, and then this fix does nothing"
+    return f"starts torch.distributed with backend {backend.value!r}, with which this fix does nothing"

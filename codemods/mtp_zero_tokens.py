@@ -1,4 +1,4 @@
-"""megatron-core, mcore-bridge: never divide the loss of multi-token prediction by zero.
+"""megatron-core, mcore-bridge, verl: never divide the loss of multi-token prediction by zero.
 
 https://github.com/NVIDIA/Megatron-LM/pull/3396
 """
@@ -69,6 +69,9 @@ def _counted(function: Function) -> list[tuple[ast.stmt, str]]:
 
 
 CODEMODS = dict.fromkeys(
-    ("GPTModel._postprocess", "MultiTokenPredictionBlock.forward", "process_mtp_loss"),
+    (
+        *("GPTModel._postprocess", "MultiTokenPredictionBlock.forward", "process_mtp_loss"),
+        "_megatron_gptmodel_postprocess",
+    ),
     Loss(),
 )

@@ -69,25 +69,26 @@ def truth(hang: jobs.Hang) -> Truth:
 
 def read() -> tuple[dict[str, bytes], dict[str, Truth]]:
     """Return the files of the archive, by path, and the truth of each job."""
-    files: dict[str, bytes] = {}
-    if ARCHIVE.exists():
-        with tarfile.open(ARCHIVE) as archive:
-            for member in archive:
-                if stream := archive.extractfile(member):
-                    files[member.name] = stream.read()
-    rows = json.loads(files.pop(_TRUTH, b"{}"))
-    return files, {name: Truth(*map(_tupled, row)) for name, row in rows.items()}
+    files, rows = unpacked(ARCHIVE) if ARCHIVE.exists() else ({}, {})
+    return files, {name: Truth(*row) for name, row in rows.items()}
+
+
+def unpacked(path: Path) -> tuple[dict[str, bytes], dict[str, tuple[Any, ...]]]:
+    """Return the files of an archive, by path, and what is told of each job."""
+    with tarfile.open(path) as archive:
+        files = {member.name: stream.read() for member in archive if (stream := archive.extractfile(member))}
+    return files, {name: tuple(map(_tupled, row)) for name, row in json.loads(files.pop(_TRUTH)).items()}
 
 
 def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def write(files: Mapping[str, bytes], truths: Mapping[str, Truth]) -> None:
-    """Write the archive, the same for the same files: those of a kind and a job together, since they compress so."""
+def write(files: Mapping[str, bytes], truths: Mapping[str, tuple[Any, ...]], into: Path = ARCHIVE) -> None:
+    """Write an archive, the same for the same files: those of a kind and a job together, since they compress so."""
     whole = {_TRUTH: json.dumps(truths, indent=0, sort_keys=True).encode(), **files}
     with (
-        lzma.open(ARCHIVE, "wb", format=lzma.FORMAT_XZ, filters=_FILTERS) as packed,
+        lzma.open(into, "wb", format=lzma.FORMAT_XZ, filters=_FILTERS) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for path, data in sorted(whole.items(), key=lambda one: (one[0].split("/")[1:2], one[0])):
@@ -154,8 +155,13 @@ def _files(out: Path) -> Iterator[tuple[str, bytes]]:
                 raw["entries"] = raw["entries"][-60:]
                 data = pickle.dumps(raw, protocol=2)
             elif kind == LOGS:
-                data = _SOURCE.sub(r"\1", data.decode()).encode()
+                data = without_source(data)
             yield f"{kind}/{file.name.replace('nccl_trace_', '')}", data
+
+
+def without_source(log: bytes) -> bytes:
+    """Return a log without the lines of source in its tracebacks."""
+    return _SOURCE.sub(r"\1", log.decode()).encode()
 
 
 if __name__ == "__main__":

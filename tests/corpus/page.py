@@ -48,17 +48,17 @@ def _tables(folder: Path) -> str:
         ranks = {kind: (*each.diagnosis.who.why,) for kind, each in by_kind.items()}
         told = {kind: ranks.get(kind) for kind in (*pack.KINDS, "all")}
         told |= {"torchfrtrace": _torch(dumps), "NVRX": _nvrx(dumps)}
-        best = {kind: _best(each, truth.fix) for kind, each in by_kind.items()}
+        said = {kind: best(each, truth.fix) for kind, each in by_kind.items()}
         if truth.fix:
-            ours.append((f"`{name}`", *(best.get(kind, "") for kind in (*pack.KINDS, "all"))))
+            ours.append((f"`{name}`", *(said.get(kind, "") for kind in (*pack.KINDS, "all"))))
         else:
             counts.update((tool, _judged(each, truth.culprits)) for tool, each in told.items() if each is not None)
-            rows.append((f"`{name}`", truth.what, span(truth.culprits), best["all"], *map(_cell, told.values())))
+            rows.append((f"`{name}`", truth.what, span(truth.culprits), said["all"], *map(cell, told.values())))
     for name, dumps, culprits in nvrx.hangs(folder / "nvrx"):
         each = found((intake.told_by(str(file)) for file in dumps.iterdir()), needed.Lines())
         again, named = _renamed(dumps, folder / "dumps"), (*each.diagnosis.who.why,)
-        cells = (_cell(named), "", "", *map(_cell, (named, _torch(again), _nvrx(again))))
-        rows.append((f"NVRX `{name}`", "a fault put into two ranks", span(culprits), _best(each), *cells))
+        cells = (cell(named), "", "", *map(cell, (named, _torch(again), _nvrx(again))))
+        rows.append((f"NVRX `{name}`", "a fault put into two ranks", span(culprits), best(each), *cells))
     judged = [
         (tool, *(str(counts[tool, word]) for word in ("named", "part", "nobody", "others")))
         for tool in ("dumps", "stacks", "logs", "all", "torchfrtrace", "NVRX")
@@ -77,7 +77,7 @@ def _tables(folder: Path) -> str:
     )
 
 
-def _best(each: Found, fix: str = "") -> str:
+def best(each: Found, fix: str = "") -> str:
     """Return the answer to a fix, or the best one."""
     return next((f"{one.answer}: {one.fix}" for one in each.answers if fix in ("", one.fix)), "none")
 
@@ -87,7 +87,7 @@ def _judged(ranks: Iterable[int], culprits: Iterable[int]) -> str:
     return "named" if told == right else "others" if told - right else "part" if told else "nobody"
 
 
-def _cell(ranks: Sequence[int] | None) -> str:
+def cell(ranks: Sequence[int] | None) -> str:
     return "" if ranks is None else span(ranks) or "nobody"
 
 

@@ -65,7 +65,7 @@ def diagnoses(name: str, folder: Path) -> dict[str, Found]:
     return {kind: found(several, source) for kind, several in whole.items()}
 
 
-def found(told: Iterable[Told], source: needed.Lines) -> Found:
+def found(told: Iterable[Told], source: known.Source) -> Found:
     seen = known.diagnose(intake.merged([*told]))
     return Found(seen, known.answers(seen, needed.SIGNATURES, source, needed.NEEDED))
 

@@ -27,6 +27,11 @@ def test_an_error_is_a_rank_s_own_unless_it_went_on() -> None:
     assert [bool(call) for call in found.calls.values()] == [True]
 
 
+def test_an_error_that_nobody_caught_is_newer_than_a_stack() -> None:
+    uncaught = [one._replace(uncaught=True) for one in FAILED]
+    assert [*facts.of(job([rank(WAITS), rank(at=(CALL,), lines=uncaught)])).errors] == [1]
+
+
 def test_a_job_is_over_where_logs_tell_its_end_and_no_stack_shows_it_alive() -> None:
     assert facts.of(job([rank(WAITS, recorded=False)])).is_over
     assert not facts.of(job([rank(WAITS)])).is_over

@@ -197,6 +197,21 @@ def test_the_stack_of_the_collective_that_the_watchdog_prints() -> None:
     )
 
 
+def test_the_stack_of_a_collective_is_of_the_rank_above_it() -> None:
+    said, above = "[rank{0}]:[{1}] [Rank {0}] {2}", "[rank{0}]:[{1}] Stack trace of the failed collective: "
+    lines = [said.format(2, GLOG, CAUGHT), said.format(3, GLOG, CAUGHT)]
+    lines += [above.format(3, GLOG), "#0 step from /a/x.py:1", above.format(2, GLOG), "#0 evaluate from /a/x.py:2"]
+    found = {number: told.waiting[0].frames[0].function for number, told in read("\n".join(lines)).items()}
+    assert found == {2: "evaluate", 3: "step"}
+
+
+@pytest.mark.parametrize(("prefix", "uncaught"), [("[rank3]: ", True), ("[default3]:", False)])
+def test_what_torch_prints_of_an_error_nobody_caught(prefix: str, uncaught: bool) -> None:
+    lines = [*TRACEBACK.splitlines(), "ValueError: no"]
+    (told,) = read("\n".join(prefix + line for line in lines)).values()
+    assert [one.uncaught for one in told.messages] == [uncaught]
+
+
 def test_a_rank_that_did_not_time_out_says_what_it_completed_last() -> None:
     group = "[PG ID 0 PG GUID 0(default_pg) Rank 2]"
     signal = "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump"

@@ -14,6 +14,7 @@ from unhang.diagnose.recorder import Dump
 
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
 TENSOR = Group("8", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+THREE = Group("9", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 1, 2))
 FIVE = Group("0", "default_pg", (0, 1, 2, 3, 4))
 FIRST, SECOND = Group("20", "PAIRS", (0, 1)), Group("21", "PAIRS", (2, 3))
 CALL, STEP, OTHER = "torch/distributed/distributed_c10d.py::all_reduce", "job/train.py::step", "job/train.py::evaluate"
@@ -104,6 +105,11 @@ READS = rank(at=(READ,), recorded=False)
 RECEIVES = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
 REDUCES = rank(at=(READ, CALL), recorded=False)
 PAST = rank(recorded=False)._replace(last=(Operation(2, WORLD, 3, "", done=True),))
+BROADCAST_OR_REDUCE = [waits(3, kind=kind, recorded=False) for kind in ("broadcast", "all_reduce")]
+LESS, MORE = counted(3, 4, group=WORLD), counted(2, 3, group=WORLD)
+LESS = LESS._replace(last=(issued(WORLD, 3, "all_reduce", 1, done=True),))
+IN_FIRST = counted(4, 4)._replace(stacks=rank(at=(CALL, STEP)).stacks)
+GLOO_CALLS = IN_FIRST._replace(counts=counted(4, 4, device=False).counts)
 CUDA = line("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access")
 UNCAUGHT = failing("torch.OutOfMemoryError: CUDA out of memory", "job/loss.py::forward", "job/a.py::<module>")
 # By name: the job, the rule that is to name somebody, and whom. The corpus has the plain case of each rule.
@@ -308,7 +314,15 @@ JOBS: dict[str, tuple[Job, str, list[int]]] = {
         job([failed(line("watchdog: timeout"), line("exitcode  : 1")), *[waits()] * 3]), "", [],
     ),
     "logs: two sizes": (job(past(2, 4)), "disagrees", [0, 1]),
-    "logs: two sizes, and a third is past": (job([*past(2, 4), PAST]), "", []),
+    "logs: two sizes, and a third is past: it has the least": (job([*past(2, 4), PAST]), "disagrees", [1]),
+    "logs: two calls, and a third is past": (job([*BROADCAST_OR_REDUCE, PAST]), "", []),
+    "who has less goes on": (job([LESS, *[MORE] * 3]), "disagrees", [0]),
+    "one of three is ahead": (
+        job([counted(4, 4, group=THREE), *[counted(3, 4, group=THREE)] * 2]), "disagrees", [0],
+    ),
+    "one of two is ahead": (job([counted(4, 4, group=FIRST), counted(3, 4, group=FIRST)]), "device", [1]),
+    "a call that no dump has is the first of its group": (job([IN_FIRST, *[counted(4, 5)] * 3]), "host", [0]),
+    "a call that gloo does not record": (job([GLOO_CALLS, *[counted(4, 5, device=False)] * 3]), "disagrees", [0]),
 }  # fmt: skip
 
 
@@ -333,7 +347,8 @@ ALSO = [rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=Fals
     [
         (
             JOBS["halves"][0],
-            "disagrees on the size of collective 3 of default_pg; no side has more ranks, so all are suspect",
+            "disagrees on the size of collective 3 of default_pg: 2 against 9 elements; no side has more ranks, so all "
+            "are suspect",
         ),
         (
             JOBS["stacks: another call"][0],
@@ -389,7 +404,11 @@ BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 3000
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (SIGNAL.format(2, 2), "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late"),
+        (
+            SIGNAL.format(2, 2),
+            "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the first call "
+            "of another group, which its stack alone tells",
+        ),
         (
             STUCK.format(2),
             "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",

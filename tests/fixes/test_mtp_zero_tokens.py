@@ -17,17 +17,20 @@ from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
 FIX = "mtp-zero-tokens"
-BLOCK, MODEL, ALONE, _ = (target.function for target in catalog.fix(FIX).targets)
+BLOCK, MODEL, ALONE, _, OF_VERL = (target.function for target in catalog.fix(FIX).targets)
 OLD, NEW = ("0.12.3", "0.13.1"), ("0.14.0", "0.15.3", "0.16.1")
+VERL = ("0.7.1", "0.8.0")
 BRIDGE = ("1.0.1", "1.0.2", "1.1.0", "1.1.2", "1.2.3", "1.3.2", "1.4.0", "1.4.2")
 CASES = [
     *sources.cases(FIX, {"megatron-core": OLD}, function=BLOCK),
     *sources.cases(FIX, {"megatron-core": NEW, "mcore-bridge": BRIDGE}, function=MODEL),
     *sources.cases(FIX, {}, function=ALONE),
+    *sources.cases(FIX, {"verl": VERL}, function=OF_VERL),
 ]
 FIXED = [
     *sources.cases(FIX, {"megatron-core": ["0.17.0", "0.19.2"]}, state="fixed", function=ALONE),
     *sources.cases(FIX, {"mcore-bridge": ["1.4.3", "1.5.0", "1.6.4", "1.6.5"]}, state="fixed", function=MODEL),
+    *sources.cases(FIX, {"verl": ["0.9.0", "0.9.1"]}, state="fixed", function=OF_VERL),
 ]
 
 
@@ -43,6 +46,10 @@ def test_each_release_has_the_verdict_of_the_function_that_divides_there() -> No
     needed = [row.version for row in rows if row.verdict == "needed"]
     assert (needed[0], needed[-1], len(needed)) == ("1.0.0", "1.4.2", 16)
     assert {row.verdict for row in rows if row.version not in needed} == {"fixed-upstream"}
+    rows = matrix.rows([catalog.fix(FIX)], {"verl": catalog.releases()["verl"]}, catalog.shape_table())
+    now = {row.version: row.verdict for row in rows}
+    assert {now[version] for version in VERL} == {"needed"}
+    assert {now[version] for version in ("0.9.0", "0.9.1")} == {"fixed-upstream"}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -108,6 +115,7 @@ MUTANTS = [
     Mutants("megatron-core", ("0.13.1",), BY_HAND, function=BLOCK),
     Mutants("megatron-core", ("0.14.0", "0.16.1"), BY_HAND, function=MODEL),
     Mutants("mcore-bridge", ("1.0.1", "1.4.2"), BY_HAND, function=MODEL),
+    Mutants("verl", VERL, BY_HAND, function=OF_VERL),
 ]
 _ZERO = r"\(num_tokens == 0\)"
 _TRAINING = Other(without(_ZERO, "(num_tokens == 0) * self.training"), ("one-token",))
@@ -141,6 +149,11 @@ PROOFS = [
             "half: in training alone": _TRAINING,
             "half: in evaluation alone": _EVALUATION._replace(fails=("one-token-training",)),
         },
+    ),
+    Proofs(
+        "verl",
+        [Release(it, beside=(("megatron-core", "0.16.1"),), core=it == "0.8.0") for it in VERL],
+        {"half: in training alone": _TRAINING, "half: in evaluation alone": _EVALUATION},
     ),
 ]
 FUZZ = Fuzz(CASES, 2, "num_tokens|roll_tensor|MTPLossAutoScaler", examples=40)

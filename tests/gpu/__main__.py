@@ -1,258 +1,182 @@
-"""`nox -s gpu`: what one NVIDIA GPU shows of the fixes, on a machine without a network: docs/maintainers/gpu.md.
+"""`nox -s gpu`: every scene that has ranks, on real NCCL, with and without the fix: docs/maintainers/gpu.md.
 
-Exit codes: 0, all that ran is as it should be; 1, something is not, or could not run; 2, there is no GPU.
+Exit codes: 0, every setting ended as it should; 1, one did not, or did not run; 2, no GPU is free.
+`python -m gpu.pages TABLE` then writes table.json into the pages.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu import blocks
 from proofs import judging, suite
-from support.wheels import WheelError
 from unhang.errors import UnhangError
-from unhang.prove import host
-from unhang.prove.cases import BROKEN, DIFFERS, PASSED, Case, Topology
+from unhang.prove import cases, gpus, host
+from unhang.prove.cases import BROKEN, DIFFERS, PASSED, Case, Outcome, Topology
 
-MINUTES = 9.0
-"""The time for all of it. A lent machine ends a command after ten."""
-_EACH_S = 120.0
-_DEADLINE_S = 30.0  # a process needs some seconds for its first use of a GPU
-ENVIRONMENT = {
-    "NCCL_SOCKET_IFNAME": "lo",  # all ranks are on this machine, which may have no network
-    "GLOO_SOCKET_IFNAME": "lo",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # equal sums of floats need it
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # otherwise to ask for a GPU keeps the forks from using it
-}
-_PROBE = """
-import json, torch
-found = {"torch": torch.__version__, "gpus": torch.cuda.device_count(), "name": "", "nccl": "", "engine": ""}
-if found["gpus"]:
-    found["name"] = torch.cuda.get_device_name(0)
-    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-try:
-    import transformer_engine, transformer_engine.pytorch
-    found["engine"] = getattr(transformer_engine, "__version__", "of an unknown version")
-except Exception:  # missing, or built for another torch
-    pass
-print("\\n" + json.dumps(found))
-"""
-STARTS: dict[str, tuple[str | None, bool]] = {
-    blocks.NCCL: (blocks.NCCL, False),
-    blocks.COMPOSITE: (blocks.COMPOSITE, False),
-    f"{blocks.NCCL} with device_id": (blocks.NCCL, True),
-    "no backend": (None, False),
-    "no backend with device_id": (None, True),
-}
-"""How torch.distributed is started: its backend, and whether it is told the device."""
-PROOFS = (("sft-packed-seq-broadcast", "megatron-lm"), ("empty-expert-hang", "megatron-core"))
-"""The proofs whose cases run with tensors on the GPU. That of expert-dp-warmup poses as a GPU itself."""
-_RANKS = 4
+MINUTES, AT_ONCE, RANKS = 8.0, 10, 4
+ALONE = "expert-dp-warmup"
+"""Its scene fills a GPU, so that it runs when all others have ended."""
+DEADLINE_S = 30.0
+STAND_INS = Path(__file__).with_name("stand_ins")
 _EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
-ENGINE_CASES = (
-    Case("te-bf16", Topology(), DIFFERS, options=_EXPERTS),
-    Case("te-fp8", Topology(), DIFFERS, options={**_EXPERTS, "fp8": True}),
+ENGINE_CASES = tuple(
+    Case(f"te-{name}", Topology(), DIFFERS, options={**_EXPERTS, **more, "may_pass": True})
+    for name, more in (("bf16", {}), ("fp8", {"fp8": True}))
 )
-"""The real TEGroupedMLP with Transformer Engine's own linears. How untouched source ends is told, and not judged."""
-NOT_SHOWN = (
-    "NCCL's stall itself: NCCL refuses two ranks on one GPU, so that communicators here have one rank",
-    "mtp-cp-deadlock: verl needs more packages than such a machine has, and no device decides which ranks wait",
-)
-_WARMED = "one collective on each group, on the GPU, and it waits for them"
-_NO_ENGINE = "the real TEGroupedMLP on zero rows: no Transformer Engine is here, so that nobody has seen that"
+"""Transformer Engine's own linears, where it is here: how untouched source ends with them, nobody has seen."""
 
 
-OK, WRONG, SEEN = "ok", "WRONG", "seen"
+class Part(NamedTuple):
+    """The cases of a proof on one side: untouched or patched."""
+
+    proof: suite.Proof
+    side: str
+    cases: Sequence[Case]
 
 
-class Line(NamedTuple):
-    """One thing that was seen. What is only ``SEEN`` is told, and not judged."""
+class Outcomes(NamedTuple):
+    """What a part gave: the outcome of each case, and the versions of torch, NCCL and Python."""
 
-    mark: str
-    text: str
+    by_case: dict[str, Outcome]
+    versions: dict[str, str]
 
 
-Part = tuple[str, Callable[[], Iterator[Line]]]
-"""A title, and what yields the lines."""
+Found = dict[tuple[str, str], Outcomes]
+"""What each part gave, by the name of its proof and its side."""
+
+
+class Row(NamedTuple):
+    """How a setting ended on both sides."""
+
+    fix: str
+    release: str
+    setting: str
+    ranks: int
+    untouched: Outcome
+    patched: Outcome
+    wrong: str
+    """Why these are not as they should be; empty if they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the session with these command line arguments, and return the exit code."""
     parser = argparse.ArgumentParser(prog="nox -s gpu --", description=__doc__)
+    parser.add_argument("--fix", action="append", metavar="ID", help="only this fix; may be given again")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"the time for all of it ({MINUTES:g})")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"how many scenes run side by side ({AT_ONCE})")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".gpu", "out"), help="for table.json, and what hung ranks leave"
+    )
     options = parser.parse_args(arguments)
-    found = probe()
-    if not found["gpus"]:
-        print(f"no GPU here: {found['torch']}", file=sys.stderr)
-        return 2
-    print(f"{found['name']}, torch {found['torch']}, NCCL {found['nccl']}", flush=True)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ.pop("UNHANG_PROOFS", None)  # the core set
-    signal.signal(signal.SIGALRM, _over)
-    signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     try:
-        wrong = _told(list(parts(found["engine"])))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    for text in (*NOT_SHOWN, *([] if found["engine"] else [_NO_ENGINE])):
-        print(f"not shown: {text}")
-    print(f"{wrong} wrong" if wrong else "all that ran is as it should be")
-    return 1 if wrong else 0
+        chosen = gpus.free(os.environ)
+    except UnhangError as error:
+        print(f"{error.message}; {error.hint}", file=sys.stderr)
+        return 2
+    for name in stand_ins():
+        print(f"{name} is not here: {STAND_INS / name}.py takes its place")
+    until = time.monotonic() + 60 * options.minutes
+    found: Found = {}
+    every = [part for part in parts() if not options.fix or part.proof.fix in options.fix]
+    for is_alone, at_once in ((False, options.at_once), (True, 1)):
+        group = [part for part in every if (part.proof.fix == ALONE) is is_alone]
+        found |= run(group, [gpu.uuid for gpu in chosen], until, at_once, options.out)
+    versions = next((it.versions for it in found.values() if it.versions), {"torch": "", "python": "", "nccl": ""})
+    rows = [*judged(every, found)]
+    write(options.out, rows, {**versions, "gpu": chosen[0].name})
+    wrong = [row for row in rows if row.wrong]
+    print(f"\n{len(rows)} settings, {len(wrong)} wrong")
+    return 1 if wrong or not rows else 0
 
 
-def probe() -> dict[str, Any]:
-    """Return what our interpreter has: ``torch`` (its version, or why there is none), ``gpus`` (their number), the
-    first one's ``name``, the versions of ``nccl`` and of Transformer Engine (``engine``), which may be empty."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _PROBE], capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"torch": lines[-1] if lines else f"exit status {done.returncode}", "gpus": 0}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if not found["gpus"]:
-        found["torch"] = f"torch {found['torch']} finds none"
+def stand_ins() -> list[str]:
+    """Return the packages that this Python lacks, and that have a stand-in here."""
+    return [path.stem for path in sorted(STAND_INS.glob("*.py")) if importlib.util.find_spec(path.stem) is None]
+
+
+def parts() -> Iterator[Part]:
+    """Yield both sides of each proof's core cases of two to four ranks."""
+    for proof in suite.proofs():
+        module = suite.module(proof.fix)
+        few = [case for case in proof.cases() if case.core and 1 < case.topology.world <= RANKS]
+        if proof.fix == "empty-expert-hang" and importlib.util.find_spec("transformer_engine"):
+            few += ENGINE_CASES
+        if here := [it for case in few if (it := cases.on_gpu(module, case))]:
+            yield from (Part(proof, side, here) for side in (host.UNTOUCHED, host.PATCHED))
+
+
+def run(every: Sequence[Part], names: Sequence[str], until: float, at_once: int, out: Path) -> Found:
+    """Run parts side by side, the longest first, and return what each gave."""
+    found: Found = {}
+    ordered = sorted(every, key=lambda it: -sum(it.side == host.UNTOUCHED and not case.is_control for case in it.cases))
+    with ThreadPoolExecutor(at_once) as pool:
+        waiting = {pool.submit(ask, part, names, until, out / "left"): part for part in ordered}
+        for done in as_completed(waiting):
+            part = waiting[done]
+            outcomes = found[part.proof.name, part.side] = done.result()
+            for name, outcome in outcomes.by_case.items():
+                print(f"{part.proof.name}  {name}  {part.side}  {outcome.status}  {outcome.seconds:.0f} s", flush=True)
     return found
 
 
-def parts(engine: str) -> Iterator[Part]:
-    """Yield the parts of the session. ``engine`` is Transformer Engine's version."""
-    for start in STARTS:
-        yield f"one rank, {start}", partial(one_rank, start)
-    for fix, upstream in PROOFS:
-        yield f"{fix}: CUDA tensors on gloo", partial(on_gloo, fix, upstream)
-    if engine:
-        yield f"empty-expert-hang: Transformer Engine {engine}", transformer_engine
-
-
-def _told(every: Sequence[Part]) -> int:
-    """Run the parts, print what they tell, and return how many lines are wrong. What cannot run is wrong too."""
-    wrong, is_over = 0, False
-    for title, part in every:
-        print(f"\n{title}", flush=True)
-        try:
-            if is_over:
-                raise Over
-            for line in part():
-                wrong += _print(line)
-        except Over:
-            is_over = True
-            wrong += _print(Line(WRONG, "not run to its end: the session's time is over"))
-        except (UnhangError, WheelError, OSError) as error:
-            wrong += _print(Line(WRONG, f"it cannot run: {getattr(error, 'message', '') or error}"))
-    print()
-    return wrong
-
-
-def _print(line: Line) -> bool:
-    print(f"  {line.mark:<5}  {line.text}", flush=True)
-    return line.mark == WRONG
-
-
-def one_rank(start: str) -> Iterator[Line]:
-    """Yield what one rank shows whose torch.distributed was started like this."""
-    backend, with_device_id = STARTS[start]
-    every = {block.name: block for block in blocks.blocks() if start == backend or not block.mutant}
-    question = {
-        "backend": backend,
-        "with_device_id": with_device_id,
-        "path": str(suite.unpacked("megatron-core", blocks.RELEASES["megatron-core"])),
-        "blocks": {name: (block.upstream, block.code) for name, block in every.items()},
-    }
-    answers, why = _asked(question)
-    for answer in answers:
-        if "block" in answer:
-            yield of_block(every.pop(answer["block"]), backend, answer)
-        else:
-            yield of_communicator(answer)
-    if why:
-        yield Line(WRONG, f"it ends early: {why}")
-    if every:
-        yield Line(WRONG, f"not run: {'; '.join(every)}")
-
-
-def of_communicator(answer: dict[str, Any]) -> Line:
-    """Return what torch says of its backends, and what a communicator of one rank takes."""
-    made, first, second = (f"{taken / 2**20:.0f} MiB" for taken in answer["taken"])
-    return Line(
-        SEEN,
-        f"get_backend returns {answer['backend']!r}, of a new group {answer['of a group']!r}; of the GPU's memory "
-        f"new_group takes {made}, the group's first collective {first}, its second {second}",
-    )
-
-
-def of_block(block: blocks.Block, backend: str | None, answer: dict[str, Any]) -> Line:
-    """Return what a block did, and whether it is wrong. Without a backend, what it does is told and not judged."""
-    wrong = answer["wrong"]
-    did = f"{answer['collectives']} collectives, {answer['taken'] / 2**20:.0f} MiB"
-    if backend is None:
-        return Line(SEEN, f"{block.name}: {wrong or _WARMED} ({did})")
-    if block.mutant:
-        if backend not in block.fails_on:
-            return Line(SEEN, f"{block.name}: {wrong or 'no fault'}; with this backend it need not fail")
-        return Line(OK if wrong else WRONG, f"{block.name}: {f'fails: {wrong}' if wrong else 'does NOT fail'}")
-    return Line(WRONG if wrong else OK, f"{block.name}: {wrong or _WARMED} ({did})")
-
-
-def _asked(question: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of ``gpu.one_rank``, and why there are no more; empty where it ended well."""
-    command = [sys.executable, "-W", "ignore", "-m", "gpu.one_rank"]
-    given = json.dumps(question).encode()
+def ask(part: Part, names: Sequence[str], until: float, keep: Path) -> Outcomes:
+    """Run a part on these GPUs. What cannot run, or is late, is broken."""
+    proof = part.proof
     try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=_EACH_S, check=False)
-        out = done.stdout
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
-        why = lines[-1] if done.returncode else ""
-    except subprocess.TimeoutExpired as error:
-        out, why = error.stdout or b"", f"no answer within {_EACH_S:.0f} s"
-    answers = [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
-    return answers, why
+        if (left := until - time.monotonic()) < DEADLINE_S:
+            raise UnhangError("late", "the session's time is over")
+        with suite.both_sides(proof) as (roots, pairs):
+            files = {path: pair[part.side == host.PATCHED] for path, pair in pairs.items()}
+            variants = {part.side: (files, [case.name for case in part.cases])}
+            places = [*roots, *([str(STAND_INS)] if stand_ins() else [])]
+            answer = host.ask(
+                sys.executable, proof.fix, places, variants, part.cases,
+                deadline_s=DEADLINE_S, timeout_s=left, gpus=names, keep=str(keep / proof.name.replace(" ", "-")),
+            )  # fmt: skip
+    except Exception as error:
+        why = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+        return Outcomes({case.name: Outcome(BROKEN, why) for case in part.cases}, {})
+    return Outcomes(dict(answer.outcomes[part.side]), dict(answer.versions))
 
 
-def on_gloo(fix: str, upstream: str) -> Iterator[Line]:
-    """Yield how a proof's core cases of few real ranks end with tensors on the GPU, and what half a patch does."""
-    proof = next(one for one in suite.proofs() if (one.fix, one.upstream) == (fix, upstream))
-    cases = {case.name: case for case in proof.cases() if is_small(case)}
-    answer = suite.run(proof, list(cases.values()), device="cuda", deadline_s=_DEADLINE_S)
-    sides = {name: answer.outcomes[name] for name in (host.UNTOUCHED, host.PATCHED)}
-    for name, case in cases.items():
-        wrong = judging.verdict(case, *(outcomes[name] for outcomes in sides.values()))
-        ends = "; ".join(f"{side} {outcomes[name].status}" for side, outcomes in sides.items())
-        yield Line(WRONG if wrong else OK, f"{proof.name} {name}, {case.topology.text()}: {wrong or ends}")
-    for name in (name for name in answer.outcomes if name not in sides):
-        wrong = judging.survivors(answer.outcomes[name], proof.variants[name].ends)
-        yield Line(WRONG if wrong else OK, f"{proof.name}, {name}: {wrong or 'fails'}")
+def judged(every: Iterable[Part], found: Found) -> Iterator[Row]:
+    """Yield a row for each setting of these parts, of which both sides have run."""
+    for part in every:
+        if part.side != host.UNTOUCHED:
+            continue
+        sides = [found[part.proof.name, side].by_case for side in (host.UNTOUCHED, host.PATCHED)]
+        for case in part.cases:
+            both = sides[0][case.name], sides[1][case.name]
+            due = cases.as_on_gpu(case, both[0])
+            if case.options.get("may_pass") and both[0].status == PASSED:
+                due = due._replace(untouched=PASSED)
+            why = judging.verdict(due, *both)
+            release = part.proof.name.removeprefix(part.proof.fix).strip()
+            yield Row(part.proof.fix, release, case.name, case.topology.world, *both, why)
 
 
-def is_small(case: Case) -> bool:
-    """Return whether a case is run on the GPU, which its ranks share."""
-    return case.core and case.topology.world <= _RANKS
+def write(out: Path, rows: Iterable[Row], versions: dict[str, str]) -> None:
+    """Write the rows as JSON, and print those that are wrong."""
+    out.mkdir(parents=True, exist_ok=True)
+    table: dict[str, Any] = {"versions": versions, "rows": [plain(row) for row in sorted(rows)]}
+    (out / "table.json").write_text(json.dumps(table, indent=1) + "\n")
+    for row in rows:
+        if row.wrong:
+            print(f"WRONG {row.fix} {row.release} {row.setting}: {row.wrong}", flush=True)
 
 
-def transformer_engine() -> Iterator[Line]:
-    """Yield how the real TEGroupedMLP ends on zero rows and on some, untouched and patched."""
-    proof = next(one for one in suite.proofs() if one.fix == "empty-expert-hang")
-    answer = suite.run(proof, list(ENGINE_CASES), device="cuda", deadline_s=_DEADLINE_S)
-    for case in ENGINE_CASES:
-        untouched, patched = (answer.outcomes[side][case.name] for side in (host.UNTOUCHED, host.PATCHED))
-        needs = "here it does not need the fix" if untouched.status == PASSED else untouched.detail
-        text = f"{case.name}: untouched {untouched.status}: {needs}; patched {patched.status}: {patched.detail}"
-        yield Line(OK if patched.status == PASSED and untouched.status != BROKEN else WRONG, text)
-
-
-class Over(Exception):
-    """The session's time is over."""
-
-
-def _over(*_: object) -> None:
-    raise Over
+def plain(row: Row) -> dict[str, Any]:
+    """Return a row for JSON."""
+    return {**row._asdict(), "untouched": row.untouched._asdict(), "patched": row.patched._asdict()}
 
 
 if __name__ == "__main__":

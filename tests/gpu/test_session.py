@@ -1,99 +1,158 @@
-"""The session without a GPU: what it runs is a stand-in, or runs on the CPU. What it judges and tells is real."""
+"""The session without a GPU: its ranks speak gloo, or are stand-ins. What it judges, keeps and writes is real."""
 
+from __future__ import annotations
+
+import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu import __main__ as session
-from gpu import blocks
-from gpu.__main__ import OK, SEEN, WRONG, Line
+from gpu import pages
+from gpu.__main__ import RANKS, Outcomes, Part, Row
 from proofs import suite
-from unhang.prove import host
-from unhang.prove.cases import Case, Outcome
+from support import fixes
+from support.jobs import needs_torch
+from unhang.errors import UnhangError
+from unhang.prove import gpus, host
+from unhang.prove.cases import BROKEN, CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.gpus import Gpu
+from unhang.shapes import catalog
 
-HALF = "half: rows appended, and never sliced off"
-CASES = ("alltoall-cuts", "alltoall-keeps", "alltoall-same", "fp8-aligned-cuts")
+GPU = Gpu("0", "GPU-1", 0, 80 << 30, "NVIDIA H100")
+VERSIONS = {"torch": "2.11.0+cu130", "python": "3.12.3", "nccl": "2.28.9"}
+EVERY = list(session.parts())
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "free", lambda _: [GPU])
+
+
+def ended(part: Part) -> Outcomes:
+    """Return how a part ends that is as it should be."""
+    is_patched = part.side == host.PATCHED
+    return Outcomes(
+        {it.name: Outcome(it.patched if is_patched else it.untouched, f"at {it.at}") for it in part.cases}, VERSIONS
+    )
+
+
+def test_every_fix_with_ranks_has_a_part_for_each_side() -> None:
+    for side in (host.UNTOUCHED, host.PATCHED):
+        played = {part.proof.fix for part in EVERY if part.side == side}
+        of_ranks = {
+            fix for fix, found in fixes.of_each("PROOFS").items()
+            for one in found for release in one.releases if release.core and not release.cases
+            for case in suite.Proof(fix, one, release).every_case() if case.core and 1 < case.topology.world <= RANKS
+        }  # fmt: skip
+        assert played == of_ranks
+    assert {"expert-dp-warmup", "mtp-cp-deadlock", "moe-aux-tracker-hang", "fsdp-dynamic-bsz"} <= played
+    assert all(case.at == "" for part in EVERY for case in part.cases)  # a rank waits where it needs the GPU's answer
+
+
+def test_without_a_gpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(gpus, "free", lambda _: (_ for _ in ()).throw(UnhangError("no-gpu", "none here", hint="go")))
+    assert session.main([]) == 2
+    assert capsys.readouterr().err == "none here; go\n"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_it_runs_side_by_side_and_the_one_that_fills_a_gpu_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    begun: list[tuple[str, float, float]] = []
+
+    def ask(part: Part, names: Sequence[str], until: float, keep: Path) -> Outcomes:
+        start = time.monotonic()
+        time.sleep(0.2)
+        begun.append((part.proof.fix, start, time.monotonic()))
+        assert names == [GPU.uuid]
+        return ended(part)
+
+    monkeypatch.setattr(session, "ask", ask)
+    assert session.main(["--out", str(tmp_path)]) == 0
+    alone = [row for row in begun if row[0] == session.ALONE]
+    others = [row for row in begun if row[0] != session.ALONE]
+    assert max(end for _, _, end in others) <= min(start for _, start, _ in alone)
+    assert any(one[1] < other[1] < one[2] for one in others for other in others)
+    table = json.loads((tmp_path / "table.json").read_bytes())
+    assert table["versions"] == {**VERSIONS, "gpu": GPU.name}
+    settings = sum(len(part.cases) for part in EVERY if part.side == host.UNTOUCHED)
+    assert (len(table["rows"]), f"{settings} settings, 0 wrong" in capsys.readouterr().out) == (settings, True)
+    assert session.main(["--out", str(tmp_path), "--fix", "no-such-fix"]) == 1, "nothing that ran is no success"
+
+
+CASE = Case("hangs", Topology(cp=2), HUNG, "all_reduce at x.py")
 
 
 @pytest.mark.parametrize(
-    ("last", "minutes", "code", "text"),
+    ("case", "untouched", "patched", "is_wrong"),
     [
-        (Line(SEEN, "other"), "9", 0, "  ok     one\n  seen   other\n"),
-        (Line(WRONG, "other"), "9", 1, "  ok     one\n  WRONG  other\n"),
-        (OSError("no room"), "9", 1, "  WRONG  it cannot run: no room\n"),
-        (Line(OK, "late"), "0.005", 1, "  WRONG  not run to its end: the session's time is over\n"),
-        (Line(OK, "other"), "9", 2, ""),
+        (CASE, HUNG, PASSED, False),
+        (CASE, DIFFERS, PASSED, False),  # who has less goes on, with wrong numbers
+        (CASE, CRASHED, PASSED, False),
+        (CASE, PASSED, PASSED, True),
+        (CASE, BROKEN, PASSED, True),
+        (CASE, HUNG, HUNG, True),
+        (CASE._replace(options={"may_pass": True}), PASSED, PASSED, False),
+        (Case("control", Topology(cp=2), PASSED), HUNG, PASSED, True),
     ],
 )
-def test_the_exit_code_says_whether_all_is_as_it_should_be(
-    last: Line | Exception, minutes: str, code: int, text: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    def lines() -> Iterator[Line]:
-        yield Line(OK, "one")
-        time.sleep(600 if minutes != "9" else 0)
-        if isinstance(last, Exception):
-            raise last
-        yield last
-
-    gpu = {"torch": "2.11.0", "gpus": int(code != 2), "name": "a GPU", "nccl": "2.28", "engine": ""}
-    monkeypatch.setattr(session, "probe", lambda: gpu)
-    monkeypatch.setattr(session, "parts", lambda _: [("a part", lines), ("the next", lines)])
-    assert session.main(["--minutes", minutes]) == code
-    assert (out := capsys.readouterr().out).count(text) == (2 if text else len(out) + 1)
+def test_a_setting_is_judged_by_both_sides(case: Case, untouched: str, patched: str, is_wrong: bool) -> None:
+    case = case._replace(at="")
+    part = Part(EVERY[0].proof, host.UNTOUCHED, [case])
+    found = {
+        (part.proof.name, side): Outcomes({case.name: Outcome(status, "")}, VERSIONS)
+        for side, status in ((host.UNTOUCHED, untouched), (host.PATCHED, patched))
+    }
+    (row,) = session.judged([part], found)
+    assert bool(row.wrong) is is_wrong
 
 
-@pytest.mark.parametrize(
-    ("start", "fault", "marks"),
-    [
-        (blocks.NCCL, "", {(): OK, (blocks.COMPOSITE,): SEEN}),
-        (blocks.COMPOSITE, "a fault", {(): WRONG, "mutant": OK}),
-        ("no backend", "no collective", {(): SEEN}),  # told and not judged
-        (f"{blocks.NCCL} with device_id", "no collective", {(): WRONG}),
-    ],
-)
-def test_a_block_must_pass_and_its_mutants_must_fail(
-    start: str, fault: str, marks: Mapping[Any, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(question: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-        done = {"wrong": fault, "collectives": 2, "taken": 4 << 20}
-        return [{"block": name, **done} for name in [*question["blocks"]][1:]], "Killed"
-
-    monkeypatch.setattr(session, "_asked", asked)
-    *lines, end, missing = session.one_rank(start)
-    wanted = [block for block in blocks.blocks() if start in (blocks.NCCL, blocks.COMPOSITE) or not block.mutant]
-    other = marks.get("mutant", WRONG)
-    assert [line.mark for line in lines] == [marks.get(block.fails_on, other) for block in wanted[1:]]
-    assert end == Line(WRONG, "it ends early: Killed")
-    assert missing == Line(WRONG, f"not run: {wanted[0].name}")
+@needs_torch
+def test_a_part_really_runs_and_what_is_late_is_broken(tmp_path: Path) -> None:
+    part = next(it for it in EVERY if it.proof.fix == "mean-metric-dtype" and it.side == host.PATCHED)
+    part = part._replace(cases=part.cases[:1])
+    answer = session.ask(part, [], time.monotonic() + 300, tmp_path)
+    assert ({it.status for it in answer.by_case.values()}, set(answer.versions)) == ({PASSED}, {"torch", "python"})
+    late = session.ask(part, [], time.monotonic(), tmp_path)
+    assert {it.status for it in late.by_case.values()} == {BROKEN}
 
 
-@pytest.mark.parametrize(
-    ("variant", "status", "wrong"),
-    [
-        ("", "", ()),
-        (host.PATCHED, "hung", CASES),
-        (host.UNTOUCHED, "passed", ("alltoall-cuts", "fp8-aligned-cuts")),
-        (host.UNTOUCHED, "broken", CASES),
-        (HALF, "passed", (HALF,)),
-    ],
-)
-def test_a_proof_is_judged_case_by_case_and_transformer_engine_must_pass_patched(
-    variant: str, status: str, wrong: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(proof: suite.Proof, cases: list[Case], **options: Any) -> host.Answer:
-        def end(name: str, case: Case) -> Outcome:
-            right = {host.UNTOUCHED: case.untouched, host.PATCHED: "passed"}.get(name, "differs")
-            return Outcome(status if name == variant else right, f"{case.at} not aligned to 16")
+def rows(*ends: tuple[str, str, str]) -> list[Mapping[str, Any]]:
+    """Return the rows of a fix, each as the untouched side, the patched one, and what is wrong."""
+    fix, release = "moe-aux-tracker-hang", "core 0.16.1"
+    return [
+        session.plain(Row(fix, release, f"{number}", 3, Outcome(one, "", 31), Outcome(two, "", 1), why))
+        for number, (one, two, why) in enumerate(ends)
+    ]
 
-        names = (*proof.variants, host.UNTOUCHED, host.PATCHED)
-        return host.Answer("2.11.0", "3.12", True, {name: {it.name: end(name, it) for it in cases} for name in names})
 
-    monkeypatch.setattr(suite, "run", run)
-    lines = list(session.on_gloo("empty-expert-hang", "megatron-core"))
-    marks = {name: line.mark for line in lines for name in (*CASES, HALF) if re.search(f" {name}[,:] ", line.text)}
-    assert {name for name, mark in marks.items() if mark == WRONG} == {*wrong}
-    is_wrong = status == "hung" or (variant, status) == (host.UNTOUCHED, "broken")
-    assert {line.mark for line in session.transformer_engine()} == {WRONG if is_wrong else OK}
+def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
+    seen = rows((HUNG, PASSED, ""), (DIFFERS, PASSED, ""), (HUNG, PASSED, ""), (PASSED, PASSED, ""))
+    assert list(pages.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-1] == (
+        "| moe-aux-tracker-hang | core 0.16.1 | 4 | 2 hung, 1 wrong, 1 right | 4 right | 128 |"
+    )
+    text = pages.sentence(VERSIONS, seen)
+    assert text == (
+        "On one GPU, NCCL 2.28.9, torch 2.11.0 (`nox -s gpu`):\nuntouched 2 hung and 1 wrong; rewritten all right.\n"
+    )
+    assert pages.sentence(VERSIONS, rows((HUNG, HUNG, "it hangs"))) == ""
+    page = "# x\n\n## Evidence\nIt is so.\n\n## Links\n- a\n"
+    once = pages.with_sentence(page, text)
+    assert once == f"# x\n\n## Evidence\nIt is so.\n\n{text}\n## Links\n- a\n"
+    assert pages.with_sentence(once, text.replace("2.28.9", "2.30.1")) == once.replace("2.28.9", "2.30.1")
+
+
+def test_no_page_says_more_than_the_table() -> None:
+    """What a page says that it has seen on NCCL, the table has, with the same version."""
+    table = pages.PAGE.read_text(encoding="utf-8").partition(pages.START)[2].partition(pages.END)[0]
+    for fix in catalog.fixes():
+        if said := pages.SEEN.search((pages.CHECKOUT / "patches" / fix / "page.md").read_text(encoding="utf-8")):
+            (version,) = re.findall(r"NCCL ([\d.]+)", said.group())
+            assert f"NCCL {version}" in table, fix
+            assert f"| {fix} |" in table, fix

@@ -26,7 +26,8 @@ UNCOUNTED = "tokens within a response that do not count (of a tool, rejected)"
 LOST = "a reward on a token that does not count, after one that does"
 END = "it goes on from the end of an epoch, with steps left"
 BUFFERS = "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)"
-ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS)
+NONE_LEFT = "a micro-batch with no token left for MTP"
+ALL_FACTS = (MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT)
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
         "algorithm.adv_estimator=grpo": CANNOT, "critic.loss_agg_mode=seq-mean-token-mean": UNKNOWN,
@@ -68,6 +69,12 @@ JOBS = [
         f"{MODEL}.mtp.enable=False": CANNOT, f"{ACTOR}.megatron.context_parallel_size=1": CANNOT,
         "trainer.use_legacy_worker_impl=auto": CANNOT,
     }),
+    ("mtp-zero-tokens", "verl 0.7.1",
+        f"{GRPO} --config-name=ppo_megatron_trainer {MODEL}.mtp.enable=True {MODEL}.mtp.enable_train=True", {
+        f"{MODEL}.mtp.enable=False": CANNOT, f"{MODEL}.mtp.enable_train=False": CANNOT, f"{NONE_LEFT}=False": CANNOT,
+    }),
+    ("mtp-zero-tokens", "verl 0.7.1", "torchrun -m verl.trainer.sft_trainer model.mtp.enable=True "
+        "model.mtp.enable_train=True engine=megatron", {"model.mtp.enable_train=False": CANNOT}),
     ("reinforce-turn-returns", "verl 0.8.0", f"{PPO} algorithm.adv_estimator=reinforce_plus_plus", {
         "algorithm.adv_estimator=grpo": CANNOT, f"{UNCOUNTED}=False": STRIKES, f"{LOST}=False": STRIKES,
     }),

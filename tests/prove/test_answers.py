@@ -10,6 +10,7 @@ import pytest
 from unhang import __version__
 from unhang.prove import answers
 from unhang.prove.cases import ABSENT, BROKEN, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.gpus import Gpu
 from unhang.prove.line import Line
 from unhang.records import Environment, Request
 
@@ -79,11 +80,12 @@ def test_the_document_has_the_sizes_and_both_outcomes() -> None:
         "unhang": __version__,
         "environment": {"python": None, "prefix": "/site", "found_by": "--target"},
         "interpreter": {"path": "/bin/python", "python": "3.12.0", "torch": "2.0"},
+        "gpus": [],
         "topology": {**sizes, "world_size": 2},
         "warnings": ["a warning"],
     }
     assert list(result) == [*Line._fields, "kinds", "changes_numbers"]
-    assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5}
+    assert result["untouched"] == {"status": HUNG, "detail": f"in {REDUCE}", "seconds": 1.5, "gpu_bytes": 0}
     assert json.loads(answers.document(report(LINE)))["results"][0]["untouched"] is None
 
 
@@ -103,6 +105,20 @@ def test_a_log_has_both_sides_in_one_line_and_the_next_command() -> None:
     assert "patched (installed) passed" in shown
     assert "\x1b[32mproven" in shown
     assert shown.endswith("your own model and data"), "it is applied: nothing is next"
+
+
+def test_on_gpus_it_says_versions_memory_what_is_kept_and_what_is_not_shown() -> None:
+    gpus = [Gpu("1", "GPU-1", 1 << 30, 80 << 30, "NVIDIA H100")]
+    sides = STUCK, FINE._replace(gpu_bytes=5 << 29)
+    shown = report(answers.judged(LINE, DEFECT, *sides))._replace(gpus=gpus, keep="left here")
+    shown = shown._replace(versions={**shown.versions, "nccl": "2.28.9"})
+    text = answers.text(shown)
+    assert "torch 2.0, NCCL 2.28.9, GPU 1 (NVIDIA H100), 1.5 GiB of a GPU's memory taken\n" in text
+    assert "not shown: several nodes, InfiniBand, NVLink (the ranks speak over sockets), your own model" in text
+    command = "  unhang diagnose 'left here/mtp-cp-deadlock/untouched/yours'"
+    assert f"what these ranks left is kept; to diagnose it:\n{command}\n" in text
+    assert "is kept" not in answers.text(shown._replace(keep=""))
+    assert json.loads(answers.document(shown))["gpus"] == [gpus[0]._asdict()]
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])

@@ -15,7 +15,8 @@ from unhang.prove import host
 from unhang.prove.cases import Case, Topology
 
 PROVE = Path(unhang.prove.__file__).parent
-OURS = {"answers", "host", "installed", "line", "sides", "table", "topology"}  # these run in unhang's own interpreter
+OURS = {"answers", "gpus", "host", "installed", "line", "sides", "table", "topology"}
+"""These run in unhang's own interpreter."""
 INSIDE = [path for path in sorted(PROVE.rglob("*.py")) if path.stem not in OURS]
 
 
@@ -46,6 +47,6 @@ def test_the_cases_can_be_read_without_torch() -> None:
 def test_a_proof_that_cannot_import_its_upstream_is_broken_not_hung() -> None:
     case = Case("any", Topology(), "hung")
     answer = host.ask(sys.executable, "mtp-cp-deadlock", [], {"untouched": ({}, ["any"])}, [case])
-    status, detail, _ = answer.outcomes["untouched"]["any"]
+    status, detail, *_ = answer.outcomes["untouched"]["any"]
     assert status == "broken"
     assert "No module named" in detail

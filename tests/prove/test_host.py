@@ -51,20 +51,20 @@ def test_it_says_which_case_begins_on_which_source(monkeypatch: pytest.MonkeyPat
     assert said[1:] == [""]
 
 
-@pytest.mark.parametrize(("device", "seen"), [("cpu", ""), ("cuda", "0")])
+@pytest.mark.parametrize("gpus", [[], ["GPU-1", "GPU-7"]])
 def test_a_proof_sees_a_gpu_only_if_asked_to_and_writes_to_a_temporary_folder(
-    device: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, fake = tmp_path / "environ", tmp_path / "python"
     fake.write_text(f'#!/bin/sh\nenv > "{kept}"; pwd >> "{kept}"; exit 7\n')
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(UnhangError) as caught:
-        host.ask(str(fake), "mtp-cp-deadlock", [], {"untouched": ({"a/b.py": b""}, ["any"])}, [CASE], device=device)
+        host.ask(str(fake), "mtp-cp-deadlock", [], {"untouched": ({"a/b.py": b""}, ["any"])}, [CASE], gpus=gpus)
     assert caught.value.code == "broken-interpreter"
     assert "exit status 7" in caught.value.message
     lines = kept.read_text().splitlines()
-    assert f"CUDA_VISIBLE_DEVICES={seen}" in lines
+    assert f"CUDA_VISIBLE_DEVICES={','.join(gpus)}" in lines
     assert "PYTHONDONTWRITEBYTECODE=1" in lines
     assert f"TORCHINDUCTOR_CACHE_DIR={lines[-1]}" in lines
     assert not os.path.exists(lines[-1])  # the folder that it ran in

@@ -114,10 +114,10 @@ def test_what_is_settled_has_no_result_unless_there_is_a_note(site: Path, tmp_pa
     chosen, script = ("--target", site, "--fix", "expert-dp-warmup"), tmp_path / "job.py"
     cli.applied(*chosen)
     assert check(*chosen)["results"] == []
-    script.write_text("import torch\ntorch.distributed.init_process_group()\n")
+    script.write_text("import torch\ntorch.distributed.init_process_group('flagcx')\n")
     (result,) = check(*chosen, "--script", script)["results"]
     assert result["level"] == "warning"
-    assert "starts torch.distributed without a backend" in result["message"]["text"]
+    assert "starts torch.distributed with backend 'flagcx'" in result["message"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ def test_a_function_that_may_be_another_after_an_import_is_not_settled(below: st
 def test_a_backend_that_is_not_recognised_is_a_note(site: Path, tmp_path: Path) -> None:
     """The verdict stays, and so does the exit code: code decides, and a person reads."""
     fix, script, path = "expert-dp-warmup", tmp_path / "job.py", site / PARALLEL_STATE
-    script.write_text("import torch\ntorch.distributed.init_process_group()\n")
-    backend = f"{script}:2 starts torch.distributed without a backend, and then this fix does nothing"
+    script.write_text("import torch\ntorch.distributed.init_process_group('flagcx')\n")
+    backend = f"{script}:2 starts torch.distributed with backend 'flagcx', with which this fix does nothing"
     noted = f"{backend}: `unhang explain {fix}`"
     where = ("--target", site, "--script", script, "--require", fix, "--upstream", "megatron-core", "--fix", fix)
     (row,) = cli.called("check", *where, "--output-format", "json").json["results"]

@@ -368,6 +368,12 @@ def _prove(parser: argparse.ArgumentParser) -> None:
     _fix(parser)
     what = "without sizes: only the proofs' own cases with this text in their name, including slow ones"
     parser.add_argument("--case", metavar="TEXT", help=what)
+    group = parser.add_argument_group("on real NCCL")
+    group.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu",
+        help="where the ranks run: a CPU, with gloo (default); or the GPUs that are free, with NCCL",
+    )  # fmt: skip
+    group.add_argument("--keep", metavar="DIR", help="with cuda: keep the logs, stacks and dumps of ranks that hang")
     group = parser.add_argument_group("the job (sizes not given are 1; DP follows from the world size)")
     for name, what in _SIZES.items():
         group.add_argument(f"--{name}", metavar="N", type=_size, help=what)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unhang.cli.requests import request
 from unhang.errors import UnhangError
 from unhang.job import lookup
-from unhang.prove import answers, installed, topology
+from unhang.prove import answers, gpus, installed, topology
 from unhang.prove.installed import Job
 from unhang.suggest import RECOVERY, Hint
 from unhang.survey import history
@@ -39,9 +39,12 @@ _SIZES = {
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang prove``: return 0, 1 or 2 as ``answers.exit_code``.
 
-    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``broken-interpreter``, ``interrupted``,
-    ``no-case``, and as ``check`` does.
+    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``no-gpu``, ``broken-interpreter``,
+    ``interrupted``, ``no-case``, and as ``check`` does.
     """
+    if options.keep and options.device != "cuda":
+        raise UnhangError("bad-topology", "--keep keeps what ranks on GPUs leave", hint="give --device cuda too")
+    devices = gpus.free(os.environ) if options.device == "cuda" else []
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
     if sizes and options.case:
         hint = "leave out --case, or the sizes"
@@ -60,11 +63,15 @@ def run(options: argparse.Namespace) -> int:
     paths = {finding.seen.place for finding in seen.findings}
     kept = history.originals(seen.receipts, paths)
     with progress.shown() as step:
-        job = Job(place, seen.search.installations, seen.findings, kept, python, chosen, step, options.case or "")
+        job = Job(
+            place, seen.search.installations, seen.findings, kept, python, chosen, step,
+            options.case or "", devices, options.keep or "",
+        )  # fmt: skip
         proved = installed.prove(job)
     shown = answers.Report(
-        place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted, proved.pip
-    )
+        place, python, proved.versions, chosen, proved.lines, seen.search.warnings, wanted, proved.pip,
+        devices, options.keep or "",
+    )  # fmt: skip
     if options.output_format == "json":
         print(answers.document(shown))
     else:

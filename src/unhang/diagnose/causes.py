@@ -26,7 +26,11 @@ _LOST = re.compile(r"(?i)connection (?:reset|closed|was likely closed)|broken pi
 """In an error of a rank that did not wait for long: its peer has gone."""
 _LIMIT = "raise the limit of that group (`init_process_group(timeout=...)`, --distributed-timeout-minutes)"
 _FIRST = "; it is the first call of its group, so see, too, whether NCCL came up between all hosts (NCCL_DEBUG=INFO)"
-_APART = "run once with NCCL_DEBUG=INFO; try NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1: if neither helps, a device is stuck"
+_APART = (
+    "compare their GPUs in `nvidia-smi`, and look for an Xid in `dmesg`: one whose power or utilisation is not that of "
+    "the others is stuck; if all are alike, it is the network: run once with NCCL_DEBUG=INFO, and with "
+    "NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1"
+)
 _RULES = {
     who.DEVICE: "slow-rank",
     who.TOGETHER: "slow-rank",
@@ -153,12 +157,19 @@ def _of_waiting(facts: Facts, said: Sequence[Statement]) -> Iterator[Cause]:
         told = said[0].words + "".join(f", in {one.function} ({one.file}:{one.line})" for one in gave_up[:1])
     numbers = {dict(one.values).get("number") for one in said}
     sizes = {job.size or 0, *(int(dict(one.values)["all"]) for one in job.statements if one.key == "set-up")}
-    if len(ranks) == max(sizes) > 1 == len(numbers) == len(kinds):
+    have_all_come = any(
+        one.agrees and len(ranks) == len(one.waiting) > 1
+        for one in facts.meetings
+        if any(count.device for count in facts.counts.get(one.group.name, {}).values())
+    )
+    if have_all_come or len(ranks) == max(sizes) > 1 == len(numbers) == len(kinds):
         yield Cause("network", f"{told}: these are all ranks, and none is done", _APART)
         return
     first = _FIRST if numbers == {"1"} else ""
     others = "who else is in that group did not come, or runs another call"
     do = next((one.do for one in said if one.do), CODES["never-arrived"] + first)
+    if len(ranks) > 1 == len(facts.meetings) and ranks >= job.ranks.keys() | job.spoken:
+        do = f"{do}; if these are all ranks, {_APART}"
     yield Cause("never-arrived", f"{told}: {others}", do)
 
 

@@ -123,6 +123,8 @@ class Message(NamedTuple):
     """Where it was raised, innermost first, if a traceback stands before it."""
     at: float | None = None
     """When, in seconds since the year began, as far as lines say it: half of the formats have no year."""
+    uncaught: bool = False
+    """Whether torch's hook wrote it, for what nobody caught: its rank does not go on."""
 
 
 class Move(NamedTuple):

@@ -75,7 +75,8 @@ def of(job: Job) -> Facts:
     went_on = {
         number
         for number, lines in failures.items()
-        if calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines))
+        if not any(one.uncaught for one in lines)
+        and (calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines)))
     }
     return Facts(
         job,

@@ -53,6 +53,8 @@ _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
 _ENQUEUED = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (\d{1,18})\b")
 _COMPLETED = re.compile(r"[Ll]ast completed(?: NCCL)? work: (-1|\d{1,18})\b")
+_TRACE = "Stack trace of the failed collective:"
+"""What stands above the frames of the operation that timed out: other ranks' lines may be in between."""
 _ISSUED = re.compile(r"#(\d{1,18}) (.+) from (.+):(\d{1,18})$")
 
 _RAISES = re.compile(r"(?:[\w.]*\w(?:Error|Exception)|KeyboardInterrupt)(?:\(\w+\))?(?::|$)")
@@ -98,7 +100,7 @@ class _Said:
         """Whether the lines are those of a group of errors, with a margin."""
         self.caught: list[tuple[str, str, tuple[Frame, ...], float | None]] = []
         """Errors below a warning: its own, unless it soon says that it goes on."""
-        self.is_warned = False
+        self.is_warned = self.is_uncaught = False
         self.ended = False
         """Whether its last words are that all has gone well."""
         self.at: float | None = None
@@ -111,7 +113,7 @@ class _Said:
         if frames and self.is_warned:
             self.caught.append((text, source, frames, at))
         else:
-            self._keep(text, source, frames, at)
+            self._keep(text, source, frames, at, uncaught=bool(frames) and self.is_uncaught)
 
     def settle(self, *, goes_on: bool) -> None:
         """Keep the errors below a warning, unless it goes on."""
@@ -119,11 +121,15 @@ class _Said:
             self._keep(*one)
         self.caught.clear()
 
-    def _keep(self, text: str, source: str, frames: tuple[Frame, ...], at: float | None) -> None:
+    def _keep(
+        self, text: str, source: str, frames: tuple[Frame, ...], at: float | None, *, uncaught: bool = False
+    ) -> None:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            self.messages.setdefault(_NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, at))
+            self.messages.setdefault(
+                _NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, at, uncaught)
+            )
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""
@@ -278,6 +284,7 @@ class _Log:
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
         if text.startswith("Traceback ("):
+            said.is_uncaught = speaker.rank is not None
             said.is_warned = who == speaker and bool(_CAUGHT.match(above) or (said.caught and not above))
             is_above = who in (speaker, Speaker(speaker.launcher, speaker.task, None))
             is_chained = who == speaker and _CHAIN.match(above)
@@ -298,6 +305,8 @@ class _Log:
             kind = kind_of(found[2])
             number = int(found[1]) if found[1] else None  # torch before 2.0 says none
             said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
+            self._failed[speaker.launcher] = said
+        elif _TRACE in text:
             self._failed[speaker.launcher] = said
         elif "ast enqueued" in text:
             said.status(text, source)

@@ -100,9 +100,10 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
     other rank tells nothing.
     """
     found: dict[int, tuple[int, str]] = {}
+    apart = {one.group.name for one in facts.meetings if one.differ}  # of two sizes, who has less is done first
     for group, counts in facts.counts.items():
         ahead = max((count.completed for count in counts.values()), default=-1)
-        for number, count in counts.items() if _ahead_alone(facts, group) is None else ():
+        for number, count in counts.items() if group not in apart and _ahead_alone(facts, group) is None else ():
             if count.device and 0 <= count.completed < min(ahead, count.enqueued):
                 rank = facts.job.ranks[number]
                 kinds = {it.kind for it in rank.waiting if it.group.name == group}
@@ -119,14 +120,14 @@ def _done(facts: Facts, group: str, number: int) -> str:
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
-    """Return the one rank that has done what none of its peers has, if these are three or more and equally far.
+    """Return the one rank that has done what none of its peers has, if these are several and equally far.
 
-    So many devices do not stop at one place by themselves: what it issued is not what they did.
+    Several devices do not stop at one place by themselves: what it issued is less than what they did.
     """
     counts = {number: count for number, count in facts.counts[group].items() if count.device and count.completed >= 0}
     first, *others = sorted(counts, key=lambda number: -counts[number].completed) or [-1]
     done = {counts[number].completed for number in others}
-    if len(others) < _FEW or len(done) > 1 or counts[first].completed in done:
+    if len(others) < 2 or len(done) > 1 or counts[first].completed in done:
         return None
     kinds = {one.kind for number in others for one in facts.job.ranks[number].waiting if one.group.name == group}
     return None if kinds & collectives.ONE_SIDED else first
@@ -203,11 +204,13 @@ def _late(facts: Facts) -> dict[int, str]:
         is_most = len(late) > len(meeting.waiting)
         most = f", or {facts.job.called(meeting.waiting)} issued one call more" if is_most else ""
         for number in late - found.keys():
-            enqueued = facts.counts.get(meeting.group.name, {}).get(number, Count()).enqueued
+            count = facts.counts.get(meeting.group.name, {}).get(number, Count(device=False))
             text = f"has not issued call {meeting.sequence} of {label}"
-            if enqueued >= 0:
-                text = f"enqueued {enqueued} of {label}, its peers {meeting.sequence}"
-            why = f"its host is late{_where(facts, number) or most}"
+            if count.enqueued >= 0:
+                text = f"enqueued {count.enqueued} of {label}, its peers {meeting.sequence}"
+            is_told = facts.job.ranks[number].stacks or not count.device
+            first = "" if is_told else ", or in the first call of another group, which its stack alone tells"
+            why = f"its host is late{_where(facts, number) or most}{first}"
             found[number] = f"{text}, and waits in no collective: {why}"
     for number in {other for others in facts.waits_for.values() for other in others} - found.keys():
         if number in facts.job.ranks and facts.job.ranks[number].recorded:
@@ -260,6 +263,21 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
         return {}  # they left out a call, or the others issued one more
     what = "its peers are in a collective, and no frame or dump shows it in one"
     return {it: f"{what}: it is {where.in_stack(ranks[it]).doing}" if ranks[it].stacks else what for it in free}
+
+
+def _in_first(facts: Facts) -> dict[int, str]:
+    """Name the ranks that are in a call by their stacks, while all that is recorded of them is done.
+
+    NCCL's first collective of a group waits on the host, where the communicator is made, before it is recorded.
+    """
+    found = {}
+    for number, rank in facts.job.ranks.items():
+        counts = [own[number] for own in facts.counts.values() if number in own]
+        is_idle = counts and all(one.device and one.completed >= one.enqueued for one in counts)
+        if facts.calls.get(number) and is_idle and not rank.waiting and not where.ends_groups(rank):
+            what = "waits on the host in the first collective of a group, whose communicator is being made"
+            found[number] = f"{what}{_where(facts, number)}: another member of that group is elsewhere"
+    return found
 
 
 def _only_one(facts: Facts) -> dict[int, str]:
@@ -329,16 +347,33 @@ def _in_what(facts: Facts) -> dict[int, str]:
     for meeting in facts.meetings:
         if meeting.differ:
             what = " and ".join(sorted({"operation": "call"}.get(name, name) for name in meeting.differ))
+            values = " and ".join(_apart(name, meeting.operations.values()) for name in sorted(meeting.differ))
             sides = collectives.sides(one for one in meeting.operations.values() if one.kind)
-            why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}"
+            past = [number for number, one in meeting.operations.items() if one.done and not one.kind]
+            why = f"disagrees on the {what} of collective {meeting.sequence} of {where.label(meeting.group)}: {values}"
+            went_on = facts.job.called([number for number, one in meeting.operations.items() if one.done])
+            if went_on and meeting.differ <= {"size", "dtype"}:
+                why += f"; {went_on} went on, with numbers that are wrong from there"
+            if meeting.differ == {"size"}:  # who is past it issued the least
+                least = min(sides, key=lambda side: collectives.elements(meeting.operations[side[0]]) or 0)
+                sides = [(*side, *past) if side == least else side for side in sides]
             named = _minority(sides, why)
             if len(named) == sum(map(len, sides)):
-                if any(one.done and not one.kind for one in meeting.operations.values()):
-                    continue  # nobody knows what that one issued, which is past it: it may be one of the most
+                if past:
+                    continue  # nobody knows what that one issued: it may be one of the most
                 if odd := _odd(facts, meeting, sides):
                     named = dict.fromkeys(odd, f"{why}; its peer did what other such groups do")
             found.update(named)
     return found
+
+
+def _apart(name: str, operations: Collection[Operation]) -> str:
+    """Return in what operations differ: ``128 against 192 elements``."""
+    if name == "size":
+        sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
+        return f"{' against '.join(map(str, sizes[:_FEW]))} elements"
+    words = {", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations}
+    return " against ".join(sorted(words - {""})[:_FEW])
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
@@ -419,7 +454,7 @@ def _alone(facts: Facts) -> dict[int, str]:
     """Name the ranks that have done what none of their peers has."""
     ahead = {group: number for group in facts.counts if (number := _ahead_alone(facts, group)) is not None}
     return {
-        number: f"{_done(facts, group, number)}, which none of its peers has: it issued another call than they did"
+        number: f"{_done(facts, group, number)}, which none of its peers has: it issued less, or another call"
         for group, number in ahead.items()
     }
 
@@ -530,6 +565,7 @@ RULES: Sequence[tuple[str, Callable[[Facts], dict[int, str]]]] = (
     (DISAGREES, _left_behind),
     (HOST, _late),
     (HOST, _free_by_stacks),
+    (HOST, _in_first),
     (HOST, _only_one),
     (TOGETHER, _stuck_together),
     (DISAGREES, _in_what),

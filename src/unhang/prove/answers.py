@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -11,7 +12,8 @@ from unhang import __version__, gate, suggest
 from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove import table
-from unhang.prove.cases import ABSENT, BROKEN, PASSED, Case, Outcome, Topology
+from unhang.prove.cases import ABSENT, BROKEN, CRASHED, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.gpus import Gpu
 from unhang.prove.line import (
     FAILED,
     NOTHING,
@@ -28,6 +30,8 @@ from unhang.tell import report, terminal
 
 _DISTRIBUTIONS = {"yaml": "PyYAML", "hydra": "hydra-core", "PIL": "pillow", "_distutils_hack": "setuptools"}
 """The distributions that have another name than their module, of what the upstreams import."""
+_NOT_ON_CPU = "NCCL, a GPU, your own model and data"
+_NOT_ON_GPU = "several nodes, InfiniBand, NVLink (the ranks speak over sockets), your own model and data"
 COLOURS = {PROVEN: "32", UNAFFECTED: "2", PATCHED_PASSES: "32", NOTHING: "2", UNKNOWN: "33", FAILED: "31"}
 
 
@@ -46,6 +50,10 @@ class Report(NamedTuple):
     request: Request
     pip: bool = True
     """Whether that interpreter has pip."""
+    gpus: Sequence[Gpu] = ()
+    """Where the ranks ran; empty for a CPU."""
+    keep: str = ""
+    """Where what the ranks left is kept that did not end well."""
 
 
 def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) -> Line:
@@ -76,8 +84,8 @@ def exit_code(lines: Sequence[Line]) -> int:
     return 2 if any(line.answer == UNKNOWN for line in lines) else 0
 
 
-def summary(lines: Sequence[Line]) -> str:
-    """Return one line: what was shown, and what was not."""
+def summary(lines: Sequence[Line], *, left: str = _NOT_ON_CPU) -> str:
+    """Return one line: what was shown, and what was not; ``left`` is what such a run never shows."""
     if not lines:
         return "nothing to judge"
     ran = [line for line in lines if line.case]
@@ -100,9 +108,9 @@ def summary(lines: Sequence[Line]) -> str:
     if fine and not shown:
         shown.append(f"{_names(fine)} no defect in {len(fine)} case{'' if len(fine) == 1 else 's'}")
     unknown = [line for line in lines if line.answer == UNKNOWN]
-    left = [_names(unknown)[:-1]] * bool(unknown) + ["NCCL, a GPU, your own model and data"] * bool(ran)
+    never = [_names(unknown)[:-1]] * bool(unknown) + [left] * bool(ran)
     shown = shown or [", ".join(f"{number} {answer}" for answer, number in Counter(it.answer for it in lines).items())]
-    return "; ".join([f"shown: {', '.join(shown)}", *([f"not shown: {', '.join(left)}"] if left else [])])
+    return "; ".join([f"shown: {', '.join(shown)}", *([f"not shown: {', '.join(never)}"] if never else [])])
 
 
 def after(lines: Sequence[Line], request: Request) -> list[str]:
@@ -163,7 +171,7 @@ def text(shown: Report, *, colour: bool = False, width: int = 0, verbose: bool =
     head = [report.environment_line(shown.environment)]
     if shown.versions:
         python, torch = shown.versions["python"], shown.versions["torch"]
-        head.append(f"run in {shown.python}: Python {python}, torch {torch}, CPU only")
+        head.append(f"run in {shown.python}: Python {python}, torch {torch}, {_device(shown)}")
     lines = [terminal.wrapped("\n".join(map(gate.line, head)), width)]
     places = groupby(shown.lines, key=lambda line: (line.upstream, line.version, line.location))
     for (upstream, version, location), group in places:
@@ -173,8 +181,32 @@ def text(shown: Report, *, colour: bool = False, width: int = 0, verbose: bool =
             continue
         for fix, rows in groupby(group, key=lambda it: it.fix):
             lines += table.drawn(catalog.fix(fix), list(rows), width, verbose=verbose, colour=colour)
-    ending = [summary(shown.lines), *after(shown.lines, shown.request), missing(shown)]
+    left = _NOT_ON_GPU if shown.gpus else _NOT_ON_CPU
+    ending = [summary(shown.lines, left=left), *kept(shown), *after(shown.lines, shown.request), missing(shown)]
     return "\n".join([*lines, "", *(terminal.wrapped(gate.line(text), width) for text in ending if text)])
+
+
+def _device(shown: Report) -> str:
+    """Return where the ranks ran, and what they took of a GPU's memory."""
+    if not shown.gpus:
+        return "CPU only"
+    sides = [side for line in shown.lines for side in (line.untouched, line.patched) if side]
+    taken = max((side.gpu_bytes for side in sides), default=0) - min(gpu.used for gpu in shown.gpus)
+    names = ", ".join(f"GPU {gpu.number} ({gpu.name})" for gpu in shown.gpus)
+    memory = f", {max(taken, 0) / 2**30:.1f} GiB of a GPU's memory taken" if taken > 0 else ""
+    return f"NCCL {shown.versions.get('nccl', '?')}, {names}{memory}"
+
+
+def kept(shown: Report) -> list[str]:
+    """Return the commands that diagnose what was kept of ranks that did not end well, each on a line of its own."""
+    folders = [
+        os.path.join(shown.keep, line.fix, name, line.case)
+        for line in shown.lines
+        for name, side in (("untouched", line.untouched), ("patched", line.patched))
+        if shown.keep and side and side.status in (HUNG, CRASHED)
+    ]
+    commands = [f"  {suggest.line('unhang', 'diagnose', folder)}" for folder in dict.fromkeys(folders)]
+    return ["what these ranks left is kept; to diagnose it:", *commands] if commands else []
 
 
 def document(shown: Report) -> str:
@@ -185,6 +217,7 @@ def document(shown: Report) -> str:
         "unhang": __version__,
         "environment": {"python": place.python, "prefix": place.prefix, "found_by": place.found_by},
         "interpreter": {"path": shown.python, **shown.versions},
+        "gpus": [gpu._asdict() for gpu in shown.gpus],
         "topology": shown.topology and {**shown.topology._asdict(), "world_size": shown.topology.world},
         "warnings": list(shown.warnings),
         "results": [_result(line) for line in shown.lines],

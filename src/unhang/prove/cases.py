@@ -94,6 +94,8 @@ class Outcome(NamedTuple):
     status: str
     detail: str
     seconds: float = 0.0
+    gpu_bytes: int = 0
+    """What was in use of a GPU when ranks ended, at most."""
 
 
 def yours(proof: Any, topology: Topology, upstream: str, shapes: Collection[str]) -> Case | None:
@@ -117,3 +119,21 @@ def _ruled_out(proof: Any) -> tuple[str, str]:
     """Return the size that a proof's defect needs above 1, and why."""
     found: tuple[str, str] = getattr(proof, "RULED_OUT", ("world", ""))
     return found
+
+
+def on_gpu(proof: Any, case: Case) -> Case | None:
+    """Return a case as it is on GPUs; None where it has no place there.
+
+    A rank waits at the next line that needs the GPU's answer, which may be far behind the collective.
+    """
+    here: Case | None = getattr(proof, "on_gpu", lambda it: it)(case)
+    return here and here._replace(at="")
+
+
+def as_on_gpu(case: Case, untouched: Outcome | None) -> Case:
+    """Return a case that expects what untouched source did, if that was a failure where one is due.
+
+    Where gloo ends a rank, NCCL may hang, or go on with wrong numbers.
+    """
+    is_due = untouched is not None and not case.is_control and untouched.status in (HUNG, CRASHED, DIFFERS)
+    return case._replace(untouched=untouched.status) if is_due and untouched else case

@@ -2,7 +2,8 @@
 
 The question comes on stdin, as JSON: ``fix``; ``path``, which goes first on ``sys.path``; ``cases``, each as the fields
 of ``Case``; ``deadline_s``; ``begun``, a file that gets a line for each case that begins (the variant, a space, the
-case); ``device``, ``cpu`` or ``cuda``; and ``variants``, which maps a name to the modules that the variant replaces,
+case); ``device``, ``cpu`` or ``cuda``; ``keep``, a folder for what ranks leave that do not end well on a GPU, or empty;
+and ``variants``, which maps a name to the modules that the variant replaces,
 with their files, and to the names of its cases. The answer on stdout has the versions of ``torch`` and ``python``, and
 ``outcomes`` by variant and case. Each variant runs in its own process, which imports the real upstream and takes the
 replaced modules from the variant's files.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import missing
 from .cases import ABSENT, BROKEN, Case, Outcome, Topology
-from .ranks import shims, sites, tidy
+from .ranks import nccl, shims, sites, tidy
 from .scene import alone
 
 if TYPE_CHECKING:
@@ -73,27 +74,35 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         except Exception:  # the variant that needs it reports the error
             continue
     shims.DEVICE = question["device"]
+    if shims.DEVICE == "cuda" and not torch.cuda.device_count():
+        built = "is built without CUDA" if torch.version.cuda is None else "sees no GPU"
+        return {"problem": f"torch {torch.__version__} {built}", "code": "no-gpu"}
     cases = [Case(*row)._replace(topology=Topology(*row[1])) for row in question["cases"]]
     outcomes = {}
     for name, (files, wanted) in question["variants"].items():
         chosen = [case for case in cases if case.name in wanted]
-        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), f"{name} ", question["begun"])
+        keep = question["keep"] and os.path.join(question["keep"], question["fix"], name)
+        outcomes[name] = _forked(proof, files, chosen, float(question["deadline_s"]), name, question["begun"], keep)
     pip = importlib.util.find_spec("pip") is not None
-    return {"torch": torch.__version__, "python": sys.version.split()[0], "pip": pip, "outcomes": outcomes}
+    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    if shims.DEVICE == "cuda":
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"versions": versions, "pip": pip, "outcomes": outcomes}
 
 
 def _forked(
-    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, label: str, begun: str
-) -> dict[str, tuple[str, str, float]]:
+    proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, label: str, begun: str,
+    keep: str,
+) -> dict[str, tuple[str, str, float, int]]:  # fmt: skip
     """Run the cases on one variant in a fork, and return its outcomes by case."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(
-        target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, os.getpid())
+        target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, keep, os.getpid())
     )
     process.start()
     theirs.close()
-    outcomes: dict[str, tuple[str, str, float]] = {}
+    outcomes: dict[str, tuple[str, str, float, int]] = {}
     try:
         while True:
             name, outcome = ours.recv()
@@ -101,7 +110,7 @@ def _forked(
     except EOFError:
         process.join()
     for case in cases:
-        outcomes.setdefault(case.name, (BROKEN, f"its process ended with exit code {process.exitcode}", 0.0))
+        outcomes.setdefault(case.name, Outcome(BROKEN, f"its process ended with exit code {process.exitcode}"))
     return outcomes
 
 
@@ -113,6 +122,7 @@ def _variant(
     deadline_s: float,
     label: str,
     begun: str,
+    keep: str,
     parent: int,
 ) -> None:
     """Import the upstream with the variant's files, and send the outcome of each case as soon as it is known."""
@@ -128,17 +138,18 @@ def _variant(
         if absent := missing.names(proof.prepare, error):
             tail += f"\n{ABSENT}{' '.join(absent)}"
         for case in cases:
-            pipe.send((case.name, (BROKEN, tail, 0.0)))
+            pipe.send((case.name, Outcome(BROKEN, tail)))
         return
     for case in cases:
         with open(begun, "a") as file:
-            file.write(f"{label}{case.name}\n")
+            file.write(f"{label} {case.name}\n")
+        nccl.KEPT = keep and os.path.join(keep, case.name)
         start = time.monotonic()
         try:
             outcome = alone(proof, case, deadline_s)
         except Exception:
             outcome = Outcome(BROKEN, _tail())
-        pipe.send((case.name, (outcome.status, outcome.detail, round(time.monotonic() - start, 2))))
+        pipe.send((case.name, outcome._replace(seconds=round(time.monotonic() - start, 2))))
 
 
 def _tail() -> str:

@@ -13,6 +13,7 @@ from unhang.plugins import packs
 from unhang.prove import answers
 from unhang.prove.cases import Case, Outcome
 from unhang.prove.child import MARK
+from unhang.prove.gpus import WITHOUT_GPU
 from unhang.prove.ranks import tidy
 from unhang.tell.progress import Step, silent
 
@@ -33,8 +34,8 @@ _CACHES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_
 class Answer(NamedTuple):
     """The answer of the target's interpreter."""
 
-    torch: str
-    python: str
+    versions: Mapping[str, str]
+    """``torch``, ``python``, and on a GPU ``nccl``."""
     pip: bool
     """Whether it has pip."""
     outcomes: Mapping[str, Mapping[str, Outcome]]
@@ -48,18 +49,21 @@ def ask(
     variants: Mapping[str, tuple[Mapping[str, bytes], Sequence[str]]],
     cases: Sequence[Case],
     *,
-    deadline_s: float = 2.0,
+    deadline_s: float | None = None,
     timeout_s: float = 1800.0,
     step: Step = silent,
-    device: str = "cpu",
+    gpus: Sequence[str] = (),
+    keep: str = "",
 ) -> Answer:
     """Run the cases of a fix in ``python``, with ``path`` first on its import path, once for each variant of the files.
 
     ``variants`` maps a name to the files of the variant, by their path below the import path, and to the names of the
-    cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work;
-    ``timeout_s`` limits the whole run; ``step`` is told which case runs. With the ``device`` ``cuda``, tensors are on a
-    GPU. Everything is written to a temporary folder, which is removed even where this process is killed. Raises
-    UnhangError ``no-torch``, or ``broken-interpreter`` where no answer comes.
+    cases to run on it. Real ranks that have not ended after ``deadline_s`` seconds have hung, unless one is at work
+    (default: 2, on GPUs 30); ``timeout_s`` limits the whole run; ``step`` is told which case runs. Where ``gpus`` names
+    some, as ``CUDA_VISIBLE_DEVICES`` does, the ranks are on these and speak NCCL; what those leave that do not end well
+    is kept in ``FIX/VARIANT/CASE`` below ``keep``, if it is given. Everything else is written to a temporary folder,
+    which is removed even where this process is killed. Raises UnhangError ``no-torch``, ``no-gpu``, or
+    ``broken-interpreter`` where no answer comes.
     """
     with tidy.folder("unhang-prove-") as (folder, held):
         begun = os.path.join(folder, "begun")
@@ -72,15 +76,16 @@ def ask(
                 for name, (files, wanted) in variants.items()
             },
             "cases": [case._replace(options=dict(case.options)) for case in cases],
-            "deadline_s": deadline_s,
+            "deadline_s": deadline_s or (30.0 if gpus else 2.0),
             "begun": begun,
-            "device": device,
+            "device": "cuda" if gpus else "cpu",
+            "keep": keep and os.path.abspath(keep),
         }
         total = sum(len(wanted) for _, wanted in variants.values())
         places = {case.name: case.topology.text() for case in cases}
         step(lambda: f"{fix}: {_begun(begun, places, total)}")
         try:
-            run = _run(python, json.dumps(question).encode(), folder, held, timeout_s, device)
+            run = _run(python, json.dumps(question).encode(), folder, held, timeout_s, gpus)
         finally:
             step("")
     for line in run.stdout.decode("utf-8", "replace").splitlines():
@@ -93,12 +98,12 @@ def ask(
 
 
 def _run(
-    python: str, question: bytes, folder: str, held: int, timeout_s: float, device: str
+    python: str, question: bytes, folder: str, held: int, timeout_s: float, gpus: Sequence[str]
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``child`` with this question on stdin, in ``folder``, which ``held`` keeps; on a CPU without GPUs."""
+    """Run ``child`` with this question on stdin, in ``folder``, which ``held`` keeps; with these GPUs alone."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    if device == "cpu":
-        environ["CUDA_VISIBLE_DEVICES"] = ""
+    environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise to ask for a GPU keeps the forks from using it
     environ |= dict.fromkeys(_CACHES, folder)  # torch makes these folders on import
     command = [python, "-B", "-W", "ignore", "-c", _CHILD, os.path.dirname(os.path.abspath(__file__))]
     try:
@@ -143,6 +148,9 @@ def _lay_out(folder: str, files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _read(python: str, answer: Mapping[str, Any]) -> Answer:
+    if answer.get("code") == "no-gpu":
+        hint = f"name an interpreter whose torch has CUDA, on a machine with a GPU; or {WITHOUT_GPU}"
+        raise UnhangError("no-gpu", answer["problem"], path=python, hint=hint)
     if "problem" in answer:
         installing = answers.installing(python, answer["pip"], ["torch"])
         hint = f"install it: {installing}; or name an interpreter that has it, and the packages by --target or --source"
@@ -150,7 +158,7 @@ def _read(python: str, answer: Mapping[str, Any]) -> Answer:
     outcomes = {
         variant: {case: Outcome(*row) for case, row in rows.items()} for variant, rows in answer["outcomes"].items()
     }
-    return Answer(answer["torch"], answer["python"], answer["pip"], outcomes)
+    return Answer(answer["versions"], answer["pip"], outcomes)
 
 
 def _no_answer(python: str, why: str) -> UnhangError:

@@ -14,6 +14,7 @@ from unhang.judge.findings import Finding
 from unhang.plugins import packs
 from unhang.prove import answers, cases, host
 from unhang.prove.cases import Case, Topology
+from unhang.prove.gpus import Gpu
 from unhang.prove.line import NOTHING, UNKNOWN, Line
 from unhang.prove.sides import Sides, sides
 from unhang.records import Environment, Installation
@@ -44,6 +45,10 @@ class Job(NamedTuple):
     """Is told which case runs."""
     case: str = ""
     """What the name of a proof's own case must contain; where it is empty, the core cases are run."""
+    gpus: Sequence[Gpu] = ()
+    """Where the ranks run, and speak NCCL; empty for a CPU, and gloo."""
+    keep: str = ""
+    """The folder for what ranks on GPUs leave that do not end well; empty if it is not to be kept."""
 
 
 class Proved(NamedTuple):
@@ -51,7 +56,7 @@ class Proved(NamedTuple):
 
     lines: Sequence[Line]
     versions: Mapping[str, str]
-    """``python`` and ``torch``; empty where nothing was run."""
+    """``python``, ``torch``, and on GPUs ``nccl``; empty where nothing was run."""
     pip: bool = True
     """Whether that interpreter has pip."""
 
@@ -72,7 +77,10 @@ def interpreter(place: Environment, python: str | None, cwd: str, environ: Mappi
 
 
 def prove(job: Job) -> Proved:
-    """Run the proofs of a job. Raises UnhangError ``no-torch``, ``broken-interpreter`` and ``no-case``."""
+    """Run the proofs of a job.
+
+    Raises UnhangError ``no-torch``, ``no-gpu``, ``broken-interpreter`` and ``no-case``.
+    """
     lines: list[Line] = []
     versions: Mapping[str, str] = {}
     pip = True
@@ -130,19 +138,20 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen:
     variants = {host.PATCHED: ({**beside, **both.patched}, names)}
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
-    answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step)
+    gpus = [gpu.uuid for gpu in job.gpus]
+    answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step, gpus=gpus, keep=job.keep)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
     caveat = getattr(scene.proof(line.fix), "caveat", lambda _: "")
     lines = [
         answers.judged(
             line._replace(detail=joined(line.detail, _smaller(job, case), caveat(case))),
-            case,
+            cases.as_on_gpu(case, untouched.get(case.name)) if job.gpus else case,
             untouched.get(case.name),
             patched[case.name],
         )
         for case in chosen
     ]
-    return Proved(lines, {"python": answer.python, "torch": answer.torch}, answer.pip)
+    return Proved(lines, answer.versions, answer.pip)
 
 
 def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Case], str]:
@@ -157,11 +166,17 @@ def _cases(job: Job, proof: Any, group: Sequence[Finding]) -> tuple[Sequence[Cas
             every = proof.cases_for(upstream, shapes)
         else:
             every = getattr(proof, "CASES_BY_UPSTREAM", {}).get(upstream, proof.CASES)
-        return [case for case in every if (job.case in case.name if job.case else case.core)], ""
+        chosen = [case for case in every if (job.case in case.name if job.case else case.core)]
+        return _here(job, proof, chosen), ""
     case = cases.yours(proof, _known(job.topology, proof), upstream, shapes)
     if case is None:
         return (), f"its proof has no case of this topology: {job.topology.text()}; without sizes it runs its own"
-    return [case], ""
+    return _here(job, proof, [case]), ""
+
+
+def _here(job: Job, proof: Any, chosen: Sequence[Case]) -> Sequence[Case]:
+    """Return the cases as they are where the job's ranks run."""
+    return [it for case in chosen if (it := cases.on_gpu(proof, case))] if job.gpus else chosen
 
 
 def _known(topology: Topology, proof: Any) -> Topology:

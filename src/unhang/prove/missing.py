@@ -37,6 +37,12 @@ def names(prepare: Callable[[], None], error: BaseException) -> list[str]:
     return missing
 
 
+def stand_in(package: str) -> None:
+    """Give a package, and each module of it, a stand-in with every name, for the life of this process."""
+    sys.meta_path.append(_Finder([package]))
+    sys.modules[package] = _Module(package)
+
+
 def _absent(error: BaseException | None) -> str:
     """Return the top-level module that is not there, of an error or what caused it; empty if that is no such error."""
     while error is not None:

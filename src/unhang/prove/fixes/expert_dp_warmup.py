@@ -17,24 +17,26 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cases import DIFFERS, PASSED, Case, Topology, reduced
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology, reduced
 from ..ranks import megatron, shims
 from ..ranks.around import Around, Filled
 from ..ranks.communicators import Use, Watch
 from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 WARM = ("transformers",)
 BESIDE = {"ms-swift": ("megatron-core",)}
+_LEFT = 16 << 20  # bytes: NCCL takes more for a new communicator, even with small buffers
 _COLD = "before its first gradient"
 _CORE, _SWIFT = "initialize_model_parallel", "_initialize_mpu"
 _INTER, _INTRA = (f"get_{name}_distributed_optimizer_instance_group" for name in ("inter", "intra"))
 _MODULE = "swift.megatron.utils.megatron_lm_utils"
-_SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl")
-_NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "undefined", "flagcx")
-"""``undefined`` is what ``get_backend`` says of groups made without one; the last is a fork's own name."""
+_SERVED = ("nccl", "npu:hccl,cpu:gloo", "mccl", "cpu:gloo,cuda:nccl", "undefined")
+"""The last is what ``get_backend`` says of groups made without one."""
+_NOT_SERVED = ("gloo", "cpu:gloo,cuda:gloo", "flagcx")
+"""The last is a fork's own name."""
 _TWO, _FOUR, _EIGHT = (Topology(dp=size, ep=2) for size in (2, 4, 8))
 _DENSE, _INSTANCES = _FOUR._replace(ep=1), _FOUR._replace(instances=2)
 _TP, _PP, _CP = (Topology(dp=2, ep=2)._replace(**{name: 2}) for name in ("tp", "pp", "cp"))
@@ -42,8 +44,12 @@ _TP, _PP, _CP = (Topology(dp=2, ep=2)._replace(**{name: 2}) for name in ("tp", "
 
 def _case(name: str, topology: Topology, core: bool = False, **options: Any) -> Case:
     """Return a case, a control where there is nothing to warm up."""
-    is_cold = topology.ep > 1 and options.get("backend", "nccl") not in _NOT_SERVED and not options.get("ready")
+    is_cold = topology.ep > 1 and _is_on_gpus(options) and not options.get("ready")
     return Case(name, topology, *((DIFFERS, _COLD) if is_cold else (PASSED, "")), options, core)
+
+
+def _is_on_gpus(options: Mapping[str, Any]) -> bool:
+    return options.get("backend", "nccl") not in _NOT_SERVED and options.get("device") != "cpu"
 
 
 CASES = (
@@ -75,6 +81,7 @@ _ALONE: dict[str, Sequence[tuple[Topology, dict[str, Any]]]] = {
         (_PP, {"gtp_remat_size": 2}),
         (_FOUR, {"expert_gtp_remat_size": 2}),
         (_FOUR, {"create_all_gather_group": True}),
+        *((_TWO, {"backend": backend, "device": "cpu"}) for backend in ("cpu:gloo,cuda:nccl", "undefined")),
         (_INSTANCES, {"create_gloo_process_groups": True}),
         (_TP, {"expert_tensor_parallel_size": None}),
         (_CP, {"hierarchical_context_parallel_sizes": [1, 2]}),
@@ -120,7 +127,7 @@ class Seen(NamedTuple):
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets. Ranks that pose as ranks of NCCL have GPUs whose memory is full."""
-    is_of_nccl = case.options.get("backend", "nccl") not in _NOT_SERVED and not case.options.get("ready")
+    is_of_nccl = _is_on_gpus(case.options) and not case.options.get("ready")
     return {
         "expert_model_parallel_size": case.topology.ep,
         "use_distributed_optimizer": case.options.get("sharded", True),
@@ -134,6 +141,12 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
     if topology.ep * topology.etp == topology.tp * topology.cp * topology.dp:
         options["may_pass"] = True
     return _case("yours", reduced(topology), **options)
+
+
+def on_gpu(case: Case) -> Case | None:
+    """Return the case of real GPUs, one of which is nearly full when the experts' first gradient comes."""
+    is_own = case.options.get("backend", "nccl") == "nccl" and case.options.get("sharded", True)
+    return case._replace(untouched=CRASHED, options={**case.options, "full": True}) if is_own and case.at else None
 
 
 def prepare() -> None:
@@ -152,14 +165,16 @@ def _named(name: str) -> Any:
     return (lambda *_, **__: logging.getLogger("swift")) if name == "get_logger" else lambda *_, **__: None
 
 
-def on_rank(case: Case, rank: int) -> Seen:
+def on_rank(case: Case, rank: int) -> Any:
     """Initialize as one rank, and run the first step."""
     from megatron.core import parallel_state
 
+    if case.options.get("full"):
+        return _reduced_in_full_memory(case, rank)
     shims.gloo_as_nccl()
     options, backend = case.options, str(case.options.get("backend", "nccl"))
     through_swift = options.get("function") == _SWIFT
-    device = "npu" if through_swift and "npu" in backend else "cuda"
+    device = options.get("device") or ("npu" if through_swift and "npu" in backend else "cuda")
     restore, buffer = megatron.restorer(), parallel_state._set_global_memory_buffer
     made_early = []
 
@@ -184,14 +199,39 @@ def on_rank(case: Case, rank: int) -> Seen:
     return Seen(uses, made, len(made) - made_early[0], is_waiting, sorted(in_step.values()))
 
 
+def _reduced_in_full_memory(case: Case, rank: int) -> tuple[float, float]:
+    """Return the experts' first sum of a gradient, which is due too, while rank 0 has nearly filled its GPU."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+
+    grad, filled = torch.full((8,), 1.0 + rank), []
+    if case.options.get("function") == _SWIFT:
+        _swift(case, f"cuda:{torch.cuda.current_device()}")
+    else:
+        megatron.initialize(case.topology)
+    group, size = parallel_state.get_expert_data_parallel_group(), 1 << 34
+    dist.barrier()
+    while rank == 0 and size > _LEFT:
+        if torch.cuda.mem_get_info()[0] - _LEFT > size:
+            filled.append(torch.empty(size, dtype=torch.uint8))
+        else:
+            size //= 2
+    dist.barrier()
+    dist.all_reduce(grad, group=group)
+    return grad[0].item(), sum(1.0 + member for member in dist.get_process_group_ranks(group))
+
+
 def _complete(names: dict[str, Any]) -> None:
     """Give the release, which has a commit's function, the groups that the commit knows by one name only."""
     for name in [name for name, group in names.items() if "_INTRA_PARTIAL" in name and group is None]:
         names[name] = names.get(name.replace("_INTRA_PARTIAL", ""))
 
 
-def wrong(case: Case, seen: Sequence[Seen]) -> str:
+def wrong(case: Case, seen: Sequence[Any]) -> str:
     """Return what is wrong with what the ranks did; empty if each has warmed up what its first step needs."""
+    if case.options.get("full"):
+        return "" if all(found == due for found, due in seen) else f"the sums and what is due: {[*seen]}"
     needed = [[] if case.is_control else one.in_step for one in seen]
     for rank, (one, uses) in enumerate(zip(seen, needed)):
         warm = [use.communicator for use in one.at_start]
@@ -217,8 +257,10 @@ def wrong(case: Case, seen: Sequence[Seen]) -> str:
     return "not all ranks make the same groups, in one order" if any(one.made != seen[0].made for one in seen) else ""
 
 
-def right(case: Case, seen: Sequence[Seen]) -> str:
+def right(case: Case, seen: Sequence[Any]) -> str:
     """Return what was seen."""
+    if case.options.get("full"):
+        return f"with {_LEFT >> 20} MiB of its GPU left, the first gradient's sum is right"
     counts = " or ".join(map(str, sorted({len(one.at_start) for one in seen})))
     return f"{counts} collectives of one element on each rank at initialization"
 

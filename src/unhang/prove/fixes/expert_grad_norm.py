@@ -253,7 +253,7 @@ def _whole(model: Any, topology: Topology) -> dict[str, list[int]]:
 
     fsdp = "megatron.core.distributed.fsdp.src.megatron_fsdp"
     buffer, utils = (importlib.import_module(f"{fsdp}.{name}") for name in ("param_and_grad_buffer", "utils"))
-    mesh = init_device_mesh("cpu", (topology.world // topology.tp, topology.tp), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(shims.DEVICE, (topology.world // topology.tp, topology.tp), mesh_dim_names=("dp", "tp"))
     index = utils.FSDPDistributedIndex(mesh, dp_shard_dim="dp", tp_dim="tp")
     return {
         name: list(buffer.make_fsdp_dtensor(param.data, param, index, False, is_expert_param=True).shape)

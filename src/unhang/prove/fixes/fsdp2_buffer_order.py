@@ -80,7 +80,7 @@ def prepare() -> None:
     if importlib.util.find_spec("pkg_resources") is None:  # verl 0.4 imports it, and a newer setuptools has none
         sys.modules["pkg_resources"] = ModuleType("pkg_resources")
         vars(sys.modules["pkg_resources"])["DistributionNotFound"] = LookupError
-    _module().get_device_id = lambda: "cpu"
+    _module().get_device_id = lambda: shims.DEVICE
     orders()  # here: a rank may start no process
 
 
@@ -134,7 +134,7 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    with torch.device("cpu" if rank == 0 else "meta"):
+    with torch.device(shims.DEVICE if rank == 0 else "meta"):
         model = torch.nn.Linear(4, 4)
         for name in _names(case, rank):
             *path, leaf = name.split(".")
@@ -145,7 +145,7 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
                 module = getattr(module, part)
             module.register_buffer(leaf, torch.tensor(_tables(case)[name]), persistent=False)
     weights = model.state_dict() if rank == 0 else {}
-    mesh = init_device_mesh("cpu", (case.topology.world,))
+    mesh = init_device_mesh(shims.DEVICE, (case.topology.world,))
     fully_shard(model, mesh=mesh)
     offload = CPUOffloadPolicy() if case.options.get("offload") else None
     _module().fsdp2_load_full_state_dict(model, weights, mesh, offload)

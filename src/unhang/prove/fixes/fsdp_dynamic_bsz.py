@@ -164,7 +164,7 @@ def prepare() -> None:
     cuts, utils = (importlib.import_module(f"verl.utils.{name}") for name in ("seqlen_balancing", "fsdp_utils"))
     workers = [_module(kind) for kind in ("Actor", "Critic")] if importlib.util.find_spec("verl.workers.actor") else []
     for module in (*workers, cuts, utils):
-        module.get_device_id = module.get_device_name = lambda: "cpu"
+        module.get_device_id = module.get_device_name = lambda: shims.DEVICE
     vars(cuts)["TensorDict"] = importlib.import_module("tensordict").TensorDict
     if not workers:  # newer releases have neither
         return
@@ -172,7 +172,10 @@ def prepare() -> None:
     losses = importlib.import_module("verl.trainer.ppo.core_algos")
     for module in workers:
         module.rearrange_micro_batches, module.get_reverse_idx = cuts.rearrange_micro_batches, cuts.get_reverse_idx
-        module.itertools, module.get_torch_device = itertools, lambda: SimpleNamespace(current_device=lambda: "cpu")
+        module.itertools, module.get_torch_device = (
+            itertools,
+            lambda: SimpleNamespace(current_device=lambda: shims.DEVICE),
+        )
         vars(module)["Tuple"] = tuple
     actor.compute_policy_loss = losses.compute_policy_loss
     actor.get_policy_loss_fn = lambda mode: _loss(losses.get_policy_loss_fn(mode))
@@ -299,7 +302,7 @@ def _seen(case: Case, rank: int, method: str) -> Seen | None:
     if case.options.get("scaled"):
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-        worker.scaler = ShardedGradScaler(device="cpu", init_scale=8.0)
+        worker.scaler = ShardedGradScaler(device=shims.DEVICE, init_scale=8.0)
     reduce, numbers = dist.all_reduce, []
 
     def recorded(tensor: Any, *given: Any, **named: Any) -> Any:
@@ -371,9 +374,9 @@ def _sharded(case: Case, model: Any) -> Any:
 
     replicas = case.options.get("replicas", 1)
     shape = (case.topology.world,) if replicas == 1 else (replicas, case.topology.world // replicas)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "ranks")[-len(shape) :])
+    mesh = init_device_mesh(shims.DEVICE, shape, mesh_dim_names=("replicas", "ranks")[-len(shape) :])
     if case.options.get("alone"):
-        mesh = init_device_mesh("cpu", (case.topology.world, 1), mesh_dim_names=("replicas", "ranks"))["ranks"]
+        mesh = init_device_mesh(shims.DEVICE, (case.topology.world, 1), mesh_dim_names=("replicas", "ranks"))["ranks"]
     fully_shard(model.inner, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 

@@ -85,7 +85,7 @@ def prepare() -> None:
     torch.cuda.current_device = lambda: 0  # a part of a device's name
     vars(device_mesh._mesh_resources).setdefault("child_to_root_mapping", {})  # 0.14.0 reads it, of an older torch
     real = device_mesh.DeviceMesh.from_group
-    device_mesh.DeviceMesh.from_group = lambda group, device_type, **others: real(group, "cpu", **others)
+    device_mesh.DeviceMesh.from_group = lambda group, device_type, **others: real(group, shims.DEVICE, **others)
     _wrapper()
 
 
@@ -125,7 +125,7 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
         ddp_config=DistributedDataParallelConfig(**{name: wanted[name] for name in wanted if name in known}),
         module=model,
         fsdp_unit_modules=[torch.nn.Sequential if case.options.get("deep") else torch.nn.Embedding],
-        device=torch.device("cpu"),
+        device=torch.device(shims.DEVICE),
     )
     wrapped(rank).backward()
     wrapped.finish_grad_sync()

@@ -85,7 +85,7 @@ def prepare() -> None:
     shims.cuda_on_cpu()
     sys.meta_path.insert(0, Around("verl", _MODULES, any_module))
     for module in _modules():
-        module.get_device_name, module.device_name = lambda: "cpu", "cpu"
+        module.get_device_name, module.device_name = lambda: shims.DEVICE, shims.DEVICE
 
 
 def wrong(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
@@ -133,7 +133,7 @@ def on_rank(case: Case, rank: int) -> list[Any]:
     steps: list[Any] = []
     for module in _modules(case):
         if shape := case.options.get("mesh"):
-            mesh = init_device_mesh("cpu", shape, mesh_dim_names=_NAMES[len(shape)])
+            mesh = init_device_mesh(shims.DEVICE, shape, mesh_dim_names=_NAMES[len(shape)])
         else:
             mesh = module.create_device_mesh(world_size=case.topology.world, fsdp_size=case.options["fsdp_size"])
         try:
@@ -141,7 +141,7 @@ def on_rank(case: Case, rank: int) -> list[Any]:
         except NotImplementedError:
             steps.append(None)
             continue
-        options = {"sharding_strategy": strategy, "device_mesh": mesh, "device_id": torch.device("cpu")}
+        options = {"sharding_strategy": strategy, "device_mesh": mesh, "device_id": torch.device(shims.DEVICE)}
         options["use_orig_params"] = case.options.get("original", False)
         model = _model(case)
         model.inner = torch.nn.ModuleList([FSDP(layer, **options) for layer in model.inner])

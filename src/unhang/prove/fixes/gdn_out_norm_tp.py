@@ -131,7 +131,7 @@ def on_rank(case: Case, rank: int) -> dict[str, Grad]:
     kind = options.get("grad", "grad")
     if kind != "grad":
         sizes = case.topology.world, 1
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", sizes, mesh_dim_names=("tp", "dp"))["dp"]
+        mesh = torch.distributed.device_mesh.init_device_mesh(shims.DEVICE, sizes, mesh_dim_names=("tp", "dp"))["dp"]
         for param in named.values():
             of_mesh = torch.distributed.tensor.DTensor.from_local
             param.main_grad = None if param.grad is None else of_mesh(param.grad, mesh)

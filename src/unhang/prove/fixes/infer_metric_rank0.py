@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..cases import HUNG, PASSED, Case, Topology
+from ..ranks import shims
 from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def _named(name: str) -> Any:
         return importlib.import_module(_MASTER).is_master
     if name in ("MeanMetric", "compute_rouge_bleu"):
         return getattr(_first(_MEAN if name == "MeanMetric" else _METRIC), name)
-    plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": lambda: "cpu"}
+    plain = {"get_logger": lambda *_, **__: logging.getLogger("swift"), "get_current_device": lambda: shims.DEVICE}
     return plain.get(name) or type(name, (), {})
 
 

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
+from ..ranks import shims
 
 if TYPE_CHECKING:
     import ast
@@ -121,7 +122,7 @@ def prepare() -> None:
 
     (root,) = PathFinder.find_spec("swift").submodule_search_locations  # type: ignore[union-attr, misc]
     utils = _stand_in("swift.utils", "")
-    utils.get_current_device = lambda: torch.device("cpu")
+    utils.get_current_device = lambda: torch.device(shims.DEVICE)
     utils.get_logger = utils.Serializer = lambda *_, **__: None
     _stand_in("swift", root)
     for name in ("plugin", "metrics"):
@@ -148,9 +149,9 @@ def on_rank(case: Case, rank: int) -> Seen:
     import torch
     import torch.distributed as dist
 
-    place = case.options.get("place", "cpu")
+    place = case.options.get("place", shims.DEVICE)
     metric = _modules()[0].MeanMetric(nan_value=case.options.get("nan"))
-    metric.device = "cuda:0" if place == "cuda:0" else "cpu"  # up to 3.7.3 it takes neither
+    metric.device = "cuda:0" if place == "cuda:0" else shims.DEVICE  # up to 3.7.3 it takes neither
     metric.group = _group(case, rank)
     if _updates(case, rank):
         metric.update(_accuracies(case))
@@ -232,14 +233,14 @@ def _updates(case: Case, rank: int) -> bool:
 
 def wrong(case: Case, ranks: Sequence[Seen]) -> str:
     """Return what is wrong with what the ranks did; empty where nothing is."""
-    place = case.options.get("place", "cpu")
+    place = case.options.get("place", shims.DEVICE)
     joins, is_fake = case.options.get("feature", True) and place != "no group", place == "cuda:0"
     for number, rank in enumerate(ranks):
         if len(rank.reduced) != joins or rank.reduced != ranks[0].reduced:
             return f"rank {number} reduces {_text(rank)}, and rank 0 {_text(ranks[0])}"
         if place == "no float64" and ("torch.float64", "cpu") in rank.reduced:
             return f"rank {number} reduces torch.float64, which its device does not have"
-        if joins and is_fake != (rank.reduced[0][1] == "cuda:0"):
+        if joins and (is_fake or shims.DEVICE == "cuda") != (rank.reduced[0][1] == "cuda:0"):
             return f"rank {number} reduces {_text(rank)}, and its device is {place}"
         state, count = _due(case, number) if joins and not is_fake else _own(case, number)
         mean = None if joins and is_fake else state / count if count else case.options.get("nan")

@@ -95,7 +95,7 @@ def prepare() -> None:
     base: Any = importlib.import_module(f"{_TRAINERS}.base")
     base.BaseMegatronTrainer = type("Base", (), {"_all_reduce_metric": lambda self, metric: metric})
     importlib.import_module(f"{_TRAINERS}.trainer").MegatronTrainer = base.BaseMegatronTrainer  # type: ignore[attr-defined]
-    importlib.import_module("swift.utils").get_current_device = lambda: "cpu"  # type: ignore[attr-defined]
+    importlib.import_module("swift.utils").get_current_device = lambda: shims.DEVICE  # type: ignore[attr-defined]
     trl: Any = importlib.import_module("trl")
     constants = SimpleNamespace(ALPHA_DIVERGENCE_COEF_KEY="alpha_divergence_coef")
     importlib.import_module("trl.trainer").FDivergenceConstants = constants  # type: ignore[attr-defined]

@@ -128,9 +128,9 @@ def prepare() -> None:
     shims.cuda_on_cpu()
     sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, _TYPES, "verl.utils.model"), any_module))
     engine, utils = _module(_ENGINE), _module(_UTILS)
-    engine.get_device_id = lambda: "cpu"
+    engine.get_device_id = lambda: shims.DEVICE
     engine.unfuse_moe_params = lambda params, model_type: params  # it splits the experts of some models
-    utils.get_device_name, utils.get_torch_device = lambda: "cpu", MagicMock()
+    utils.get_device_name, utils.get_torch_device = lambda: shims.DEVICE, MagicMock()
     sys.modules["verl.utils.qat.quantizer"] = SimpleNamespace(QATQuantizer=_Quantizer)  # type: ignore[assignment]
 
 
@@ -369,16 +369,18 @@ def _engine(case: Case) -> Any:
     )
 
     model, ranks = _model(_job(case)), case.topology.world
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(shims.DEVICE, (ranks,))
     if case.options.get("fsdp") == 1:
         _module(_UTILS).get_device_id = lambda: 0
-        model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True, device_id=torch.device("cpu"))
+        model = FullyShardedDataParallel(
+            model, device_mesh=mesh, use_orig_params=True, device_id=torch.device(shims.DEVICE)
+        )
         kinds = (StateDictType.FULL_STATE_DICT, FullStateDictConfig())
         if ranks > 1:
             kinds = (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig())
         FullyShardedDataParallel.set_state_dict_type(model, *kinds)
     else:
-        _module(_UTILS).get_device_id = lambda: "cpu"
+        _module(_UTILS).get_device_id = lambda: shims.DEVICE
         policy = CPUOffloadPolicy(pin_memory=False) if case.options.get("policy") else OffloadPolicy()
         block = (model.base_model.model if hasattr(model, "peft_config") else model).block
         whole = {*block.k.parameters()} if case.options.get("whole") else None

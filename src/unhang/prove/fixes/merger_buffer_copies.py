@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
+from ..ranks import shims
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def on_rank(case: Case, rank: int) -> Merged | None:
     model = _model(case, rank)
     due = {key: value.detach().bfloat16().clone() for key, value in model.state_dict().items()}
     names = ("fsdp",) if size == world else ("ddp", "fsdp")
-    fully_shard(model, mesh=init_device_mesh("cpu", (world // size, size)[-len(names) :], mesh_dim_names=names))
+    fully_shard(model, mesh=init_device_mesh(shims.DEVICE, (world // size, size)[-len(names) :], mesh_dim_names=names))
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     files: list[bytes] = [b""] * world

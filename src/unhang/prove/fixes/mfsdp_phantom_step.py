@@ -126,10 +126,10 @@ def on_rank(case: Case, rank: int) -> Seen:
     world, wrap = case.topology.world, _module().fully_shard_optimizer
     late, strategy = _late(case), case.options.get("strategy", "optim_grads_params")
     start, earlier, (whole,), _ = _plain(case)
-    mesh = device_mesh.init_device_mesh("cpu", (world, 1), mesh_dim_names=("dp", "tp"))
+    mesh = device_mesh.init_device_mesh(shims.DEVICE, (world, 1), mesh_dim_names=("dp", "tp"))
     model = _module().fully_shard_model(
         start,
-        **{"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp", "device": torch.device("cpu")},
+        **{"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp", "device": torch.device(shims.DEVICE)},
         **{"fsdp_unit_modules": [type(start[0])], "zero_dp_strategy": strategy},
         preproc_state_dict_for_dcp_ckpt=False,
         calculate_per_token_loss=True,  # gloo cannot scale what it reduces

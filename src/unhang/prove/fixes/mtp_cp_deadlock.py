@@ -102,7 +102,7 @@ def prepare() -> None:
     """Import the upstreams for a CPU."""
     shims.cuda_on_cpu()
     engine, balance = _engine_module(), importlib.import_module("verl.utils.seqlen_balancing")
-    vars(engine)["get_device_id"] = vars(balance)["get_device_name"] = lambda: "cpu"
+    vars(engine)["get_device_id"] = vars(balance)["get_device_name"] = lambda: shims.DEVICE
 
 
 class Seen(NamedTuple):

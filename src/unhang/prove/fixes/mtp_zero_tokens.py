@@ -1,10 +1,10 @@
-"""megatron-core, mcore-bridge: the real function that adds the MTP losses, forward and backward, in one process.
+"""megatron-core, mcore-bridge, verl: the real function that adds the MTP losses, forward and backward, in one process.
 
 Before 0.14 that is ``MultiTokenPredictionBlock.forward``, then ``GPTModel._postprocess``, then ``process_mtp_loss``;
-mcore-bridge has a copy of the second, whose mask has bits and no weights. The layers below and the output layer are
-small stand-ins, and so is what takes the loss that is logged: commits give it more than their nearest release takes.
-The right gradient is that of the same losses in plain torch. A function that leaves the losses to another one is judged
-with the right losses in that one's place.
+mcore-bridge has a copy of the second, whose mask has bits and no weights, and verl has one that returns scores. The
+layers below and the output layer are small stand-ins, and so is what takes the loss that is logged: commits give it
+more than their nearest release takes. The right gradient is that of the same losses in plain torch. A function that
+leaves the losses to another one is judged with the right losses in that one's place.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Sequence
 
-BESIDE = {"mcore-bridge": ("megatron-core",)}
+BESIDE = {"mcore-bridge": ("megatron-core",), "verl": ("megatron-core",)}
 _CORE, _BRIDGE = "megatron.core.models.gpt.gpt_model", "mcore_bridge.model.gpt_model"
 _MTP = "megatron.core.transformer.multi_token_prediction"
+_VERL = ("verl.models.mcore.mtp_patch", "_megatron_gptmodel_postprocess")
 _ONE = Topology()
 _GRADIENT, _LOGGED = "the gradient is nan", "the logged loss is [nan]"
 _FIRST = (1.0, 0.0, 0.0, 0.0)
@@ -70,7 +71,8 @@ def _grid() -> Any:
             )
 
 
-GRID = [*_grid()]
+_NEWER_CORE = {"mask": _FIRST, "core": "0.17.0", "of": [_VERL[1]], "beyond": False}
+GRID = [*_grid(), Case("verl 0.8.0 with a newer core", _ONE, PASSED, options=_NEWER_CORE)]
 _LABELS, _LAYERS, _SCORES = "is about labels and mask", "is about the layers", "is about the scores"
 HELD = {
     "labels|loss_mask is None|input_ids|cu_seqlens|packed|shard_params|context_parallel_size|_roll_|roll_pos": _LABELS,
@@ -80,6 +82,7 @@ HELD = {
     "mtp_isolated|multimodal|repeated|_width|in_postprocess|mhc_|fine_grained|hsm|hidden_state_": _LAYERS,
     "output_weight|share_embeddings|scale_logits|use_mup|runtime_gather|sequence_parallel|tensor_model": _SCORES,
     "fuse_linear|cross_entropy_fusion|task_type": _SCORES,
+    "padding_mask|_PROCESS_MTP_LOSS_PARAMS|pg_collection": "is about what a newer core's function takes",
     r"config_logger|should_collect_acceptance|hasattr\(|mtp_logits": "is about another metric",
 }
 
@@ -94,6 +97,8 @@ def settings(case: Case) -> dict[str, Any]:
         "a micro-batch with no token left for MTP": any(not sum(mask[layer:]) for layer in range(1, layers + 1)),
         "a step of training": not per_token or options.get("training", False),
         "version mcore-bridge": None,
+        "version verl": "0.8.0" if "core" in options else None,
+        "version megatron-core": options.get("core", "0.16.1"),
     }
 
 
@@ -117,9 +122,13 @@ class Step(NamedTuple):
     logged: list[float]
 
     def text(self) -> str:
-        """Return the norm of the output layer's gradient and the losses, rounded."""
+        """Return the norm of all gradients and the losses, rounded."""
+        import torch
+
         logged = ", ".join(f"{loss:.4f}" for loss in self.logged)
-        return f"the gradient is {self.gradient.norm():.4f}, the logged loss is [{logged}]"
+        return (
+            f"the gradient is {torch.cat([it.flatten() for it in self[:2]]).norm():.4f}, the logged loss is [{logged}]"
+        )
 
     def is_close(self, other: Step) -> bool:
         """Return whether both are the same but for rounding."""
@@ -130,7 +139,7 @@ class Step(NamedTuple):
 
 
 def prepare() -> None:
-    """Import megatron-core for a CPU, and mcore-bridge's model among stand-ins.
+    """Import megatron-core for a CPU, and mcore-bridge's model or verl's module among stand-ins.
 
     A commit may call, or give to what it calls, something that its nearest release lacks.
     """
@@ -144,7 +153,10 @@ def prepare() -> None:
     mtp["roll_tensor"] = model["roll_tensor"] = rolled
     for name in ("resolve_cp_group", "prepare_mtp_sequence_roll_context"):  # there is no group
         model.setdefault(name, lambda *_, **__: None)
-    if _is_beside(sys.path) or _is_beside(sites.ROOTS):
+    if _is_beside(_VERL[0], sys.path) or _is_beside(_VERL[0], sites.ROOTS):
+        sys.meta_path.insert(0, Around("verl", _VERL[:1], any_module))
+        importlib.import_module(_VERL[0])
+    if _is_beside(_BRIDGE, sys.path) or _is_beside(_BRIDGE, sites.ROOTS):
         sys.meta_path.insert(0, Around("mcore_bridge", (_BRIDGE,), any_module))
         utils: Any = importlib.import_module("mcore_bridge.utils")
         utils.roll_tensor = rolled  # its own calls this one
@@ -159,18 +171,17 @@ def _known(function: Any, *given: Any, **named: Any) -> Any:
     return function(*given, **{name: value for name, value in named.items() if name in names})
 
 
-def _is_beside(folders: Sequence[str]) -> bool:
-    """Return whether mcore-bridge is in one of these folders."""
-    return any(os.path.exists(os.path.join(it, f"{_BRIDGE.replace('.', os.sep)}.py")) for it in folders)
+def _is_beside(module: str, folders: Sequence[str]) -> bool:
+    """Return whether a module is in one of these folders."""
+    return any(os.path.exists(os.path.join(it, f"{module.replace('.', os.sep)}.py")) for it in folders)
 
 
 def on_rank(case: Case, rank: int) -> list[Step]:
     """Run a step with the real function, and in plain torch: with per-token loss, there are two right ones."""
     megatron.initialize(case.topology)
     function = _function(case)
-    is_bits = function.__module__ == _BRIDGE
     rescales = (False, True) if case.options.get("per_token") else (False,)
-    return [_Job(case, is_bits).step(function), *(_Job(case, is_bits).plain(it) for it in rescales)]
+    return [_Job(case, function).step(), *(_Job(case, function).plain(it) for it in rescales)]
 
 
 def wrong(case: Case, ranks: Sequence[list[Step]]) -> str:
@@ -191,7 +202,9 @@ def _function(case: Case) -> Any:
     mtp = importlib.import_module(_MTP)
     block = "MultiTokenPredictionBlock.forward"
     is_old = "labels" in _named(attrgetter(block)(mtp))
-    default = (_MTP, block) if is_old else (_BRIDGE if _is_beside(sites.ROOTS) else _CORE, "GPTModel._postprocess")
+    model = _BRIDGE if _is_beside(_BRIDGE, sites.ROOTS) else _CORE
+    default = (_MTP, block) if is_old else (model, "GPTModel._postprocess")
+    default = _VERL if _is_beside(_VERL[0], sites.ROOTS) else default
     module, function = (case.options.get(*it) for it in zip(("module", "function"), default))
     return attrgetter(function)(importlib.import_module(module))
 
@@ -210,22 +223,26 @@ class _Off(SimpleNamespace):
 class _Job:
     """A step: its hidden states, labels, weights and mask."""
 
-    def __init__(self, case: Case, is_bits: bool) -> None:
+    def __init__(self, case: Case, function: Any) -> None:
         import torch
 
+        self.function, self.is_of_verl = function, function.__name__ == _VERL[1]
+        self.detaches = "functional_call" in inspect.unwrap(function).__code__.co_names
         self.options = options = case.options
         self.layers, self.scale = options.get("layers", 1), options.get("scale", 1.0)
         self.logged: list[float] = []
         drawn = torch.Generator().manual_seed(0)
         self.hidden = torch.randn((1 + self.layers) * _TOKENS, 1, _HIDDEN, generator=drawn).double().requires_grad_()
-        self.weights = torch.randn(_WORDS, _HIDDEN, generator=drawn).double().requires_grad_()
+        self.head: Any = torch.nn.Module()
+        self.head.weight = self.weights = torch.nn.Parameter(torch.randn(_WORDS, _HIDDEN, generator=drawn).double())
+        self.head.forward, self.head.sequence_parallel = self.output, False
         self.labels = torch.randint(0, _WORDS, (1, _TOKENS), generator=drawn)
         mask = None if options["mask"] is None else torch.tensor([options["mask"]])
-        self.mask = mask.bool() if mask is not None and is_bits else mask
+        self.mask = mask.bool() if mask is not None and function.__module__ == _BRIDGE else mask
 
     def output(self, input_: Any, *_: Any, **others: Any) -> Any:
         """Return the scores of hidden states; or the losses where a function asks for both in one."""
-        scores = input_ @ self.weights.t()
+        scores = input_ @ self.head.weight.t()
         return self.loss(others["labels"], scores) if others.get("output_cross_entropy_loss") else (scores, None)
 
     def loss(self, labels: Any, scores: Any) -> Any:
@@ -249,10 +266,11 @@ class _Job:
         ((main * mask).sum() / (float(mask.sum()) or 1)).backward()
         return Step(self.weights.grad, self.hidden.grad, self.logged)
 
-    def step(self, function: Any) -> Step:
+    def step(self) -> Step:
         """Run the real function."""
         import torch
 
+        function = self.function
         mtp: Any = importlib.import_module(_MTP)
         hidden = self.hidden.chunk(1 + self.layers)
         is_block, adds = function.__name__ == "forward", "labels" in _named(function)
@@ -265,6 +283,7 @@ class _Job:
         )
         if function.__name__ == "_postprocess":  # where another adds the losses, that one is judged on its own
             namespace["process_mtp_loss"] = self.added
+        namespace.update(_HAS_PROCESS_MTP_LOSS="core" in self.options, _process_mtp_loss=self.added)
 
         def layer(output: Any, **given: Any) -> Any:
             """Return its output: alone in a block that adds the losses; else before what it passes on."""
@@ -279,14 +298,15 @@ class _Job:
             config_logger_dir="",
             pipeline_model_parallel_size=1,
         )
-        own = {"output_layer": _Off(call=self.output), "compute_language_model_loss": self.loss, "config": config}
+        output = self.head if self.is_of_verl else _Off(call=self.output)
+        own = {"output_layer": output, "compute_language_model_loss": self.loss, "config": config}
         itself = _Off(
             **own,
             **dict.fromkeys(("pg_collection", "model_comm_pgs"), _Off()),
             **dict.fromkeys(("post_process", "mtp_process"), True),
             training=self.options.get("training", False),
             mtp_loss_scaling_factor=self.scale,
-            mtp=lambda **of: self.added(**of) if "labels" in of else self.hidden,
+            mtp=_Off(call=lambda **of: self.added(**of) if "labels" in of else self.hidden),
             shared_embedding_or_output_weight=lambda: None,
             _scale_logits=lambda scores: scores,
             _custom=lambda number: partial(layer, hidden[number + 1]),
@@ -304,7 +324,9 @@ class _Job:
         found = function(**{name: given.get(name) for name in _named(function)})
         if is_block and not adds:
             found = self.added(found, self.labels, self.mask)
-        if function.__name__ != "_postprocess":  # of the main model: its loss comes later
+        if self.is_of_verl:
+            found = self.loss(self.labels, found.transpose(0, 1))
+        elif function.__name__ != "_postprocess":  # of the main model: its loss comes later
             found = self.loss(self.labels, self.output(found[:_TOKENS])[0])
         return self.left(found)
 
@@ -322,7 +344,8 @@ class _Job:
         every = mask.sum()
         for each in hidden:
             labels, mask = (torch.cat([one[:, 1:], torch.zeros_like(one[:, :1])], 1) for one in (labels, mask))
-            losses = mask * self.loss(labels, self.output(each)[0])
+            weights = self.weights.detach() if self.detaches else self.weights
+            losses = mask * self.loss(labels, each @ weights.t())
             mean = losses.sum() / (float(mask.sum()) or 1)
             per_token = losses.sum() * (every / mask.sum().clamp(min=1) if rescaled else 1)
             due = per_token if self.options.get("per_token") else mean

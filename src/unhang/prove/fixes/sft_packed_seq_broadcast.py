@@ -213,7 +213,7 @@ def _batch(case: Case, rank: int, chunk: int) -> Batch:
     }
     number = rank // (size.tp * size.cp) % size.dp * options.get("chunks", 1) + chunk
     data = _data(args, options, number, is_flat="hybrid" in options and kind != "core")
-    given = {name: _plain(item, "cpu") for name, item in data.items()}
+    given = {name: _plain(item, shims.DEVICE) for name, item in data.items()}
     names, sent, real = {id(item): name for name, item in data.items()}, list[str](), torch.distributed.broadcast
 
     def broadcast(item: Any, *others: Any, **more: Any) -> Any:

@@ -33,15 +33,16 @@ _GROUPS: dict[tuple[tuple[int, ...], int], Any] = {}
 class Watch:
     """A context in which a rank poses as one with a GPU; it records what the rank does with its communicators.
 
-    Use it in a rank's own process, on real groups of gloo. A group answers ``get_backend`` with the backend that it was
-    made with, or else with the pose. Tensors asked for on a GPU are made on the CPU. A later watch makes the groups of
-    an earlier one again only in name, because to connect them takes long.
+    Use it in a rank's own process, on real groups of gloo. A group answers ``get_backend`` and ``get_backend_config``
+    with the backend that it was made with, or else with the pose. Tensors asked for on a GPU are made on the CPU. A
+    later watch makes the groups of an earlier one again only in name, because to connect them takes long.
     """
 
     def __init__(self, rank: int, backend: str, device: str = "cuda") -> None:
         """``rank`` is also the number of the rank's GPU; ``backend`` is what groups pose as, such as ``nccl``.
 
-        ``device`` is the kind of GPU; those of another kind than ``cuda`` have nothing to do with ``torch.cuda``.
+        ``device`` is the kind of GPU; those of another kind than ``cuda`` have nothing to do with ``torch.cuda``. With
+        ``cpu`` there is none.
         """
         self.uses: list[Use] = []
         self.made: list[tuple[int, ...]] = []
@@ -77,8 +78,9 @@ class Watch:
             self._groups.append((len(self.made), _GROUPS[key], str(backend or self._backend)))
             return _GROUPS[key]
 
-        self._replace(dist, new_group=new_group, get_backend=self._backend_of)
+        self._replace(dist, new_group=new_group, get_backend=self._backend_of, get_backend_config=self._config_of)
         self._replace(torch.cuda, current_device=lambda: self._rank, synchronize=self._synchronize)
+        self._replace(torch.cuda, is_available=lambda: self._device == "cuda")
         for mode in self._modes:
             mode.__enter__()
         return self
@@ -96,6 +98,12 @@ class Watch:
 
     def _backend_of(self, group: Any = None) -> str:
         return next((backend for _, own, backend in self._groups if own is group), self._backend)
+
+    def _config_of(self, group: Any = None) -> str:
+        backend = self._backend_of(group)
+        if backend == "undefined":
+            backend = "gloo" if self._device == "cpu" else "nccl"
+        return backend if ":" in backend else f"{self._device}:{backend}"
 
     def _synchronize(self, *_: object, **__: object) -> None:
         self.is_waiting = self._device != "cuda" and self.is_waiting

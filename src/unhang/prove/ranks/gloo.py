@@ -1,4 +1,4 @@
-"""Real ranks: processes forked after the slow imports, connected by gloo, with a deadline.
+"""Real ranks: processes forked after the slow imports, connected by gloo or NCCL, with a deadline.
 
 A rank that is done stays until all are done: its closed connections would turn a hang of its peers into an error. So a
 rank that raised, one that died, and one that is still alive at the deadline (with its Python stack) are different
@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, FEW, HUNG, PASSED, Outcome
-from . import processor_time, stacks, tidy
+from . import nccl, processor_time, shims, stacks, tidy
 from .meet import Stuck
 from .rank_numbers import ranges
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline counts from then on
 _QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
+_PEERS_S = 10.0  # for the peers of a rank that raised, on GPUs: they do not sleep where they wait
 _DUMP = signal.SIGUSR2
 _DUMPED = chr(_DUMP)  # a rank writes the signal's number after its stacks
 _TORCH_TIMEOUT = timedelta(minutes=30)  # beyond any deadline of ours
@@ -46,6 +47,8 @@ class Rank(NamedTuple):
     """What it raised, how it died, or what is wrong with the operation that it waits in."""
     stack: tuple[str, ...]
     """Where it raised or is: innermost frame first, each as file, line and function."""
+    gpu_bytes: int = 0
+    """What was in use of its GPU when it was done, by all ranks."""
 
 
 class World(NamedTuple):
@@ -85,12 +88,14 @@ class World(NamedTuple):
         values = [rank.value for rank in self.ranks]
         if self.status != PASSED:
             return Outcome(self.status, self.text())
-        why = wrong(values)
-        return Outcome(DIFFERS, why) if why else Outcome(PASSED, right(values))
+        why, used = wrong(values), max(rank.gpu_bytes for rank in self.ranks)
+        return Outcome(*((DIFFERS, why) if why else (PASSED, right(values))), gpu_bytes=used)
 
 
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
-    """Run ``body(rank)`` in ``world`` processes, each with a default group of gloo, until all are done.
+    """Run ``body(rank)`` in ``world`` processes, each with a default group, until all are done.
+
+    The group is gloo's, or NCCL's where ``shims.DEVICE`` is ``cuda``: then a rank has hung at the deadline.
 
     The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
     no rank is at work (``processor_time``), or one has used a processor for 24 times as long. More than 8 ranks get
@@ -101,6 +106,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
     importlib.import_module("torch.distributed")  # once, not in every fork
     context = multiprocessing.get_context("fork")
     begun = time.monotonic()
+    nccl.begin_to_keep()
     with tidy.folder("unhang-ranks-") as (folder, _):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -110,7 +116,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
             for number in range(world):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_rank, args=(number, world, body, folder, theirs, os.getpid()), daemon=True
+                    target=_rank, args=(number, world, body, folder, theirs, os.getpid(), deadline_s), daemon=True
                 )
                 process.start()
                 theirs.close()  # before the next fork, so that the pipe ends with this rank
@@ -118,6 +124,7 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
                 pipes.append(ours)
             answers = _answers(processes, pipes, deadline_s * max(1.0, world / FEW))  # more share the processors
             answers |= _late({number: one for number, one in enumerate(processes) if number not in answers}, folder)
+            nccl.forget(answer.state for answer in answers.values())
         finally:
             for process in processes:
                 process.kill()
@@ -126,15 +133,16 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
 
 
 def _rank(
-    number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any], parent: int
-) -> None:
+    number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any], parent: int,
+    deadline_s: float,
+) -> None:  # fmt: skip
     tidy.end_with(parent)
     _dump_when_asked(_dump(folder, number))
-    quiet = os.open(os.devnull, os.O_WRONLY)
+    quiet = os.open(nccl.log(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     try:
-        answer = _body(number, world, body, folder, pipe)
+        answer = _body(number, world, body, folder, pipe, deadline_s)
         try:
             pipe.send(answer)
         except Exception as error:  # it cannot be pickled
@@ -146,18 +154,27 @@ def _rank(
         os._exit(0)
 
 
-def _body(number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any]) -> Rank:
+def _body(
+    number: int, world: int, body: Callable[[int], Any], folder: str, pipe: Connection[Any, Any], deadline_s: float
+) -> Rank:
+    is_on_cpu = shims.DEVICE == "cpu"
     try:
         import torch.distributed as dist
 
-        _share_device(dist)
         os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(world))
         store = dist.FileStore(os.path.join(folder, "store"), world)
-        dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=_TORCH_TIMEOUT)
+        if is_on_cpu:
+            _share_device(dist)
+            dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=_TORCH_TIMEOUT)
+        else:
+            nccl.start(number, world, store, deadline_s)
         pipe.send(_READY)
     except BaseException as error:
         return _raised(error)
-    return ended(lambda: body(number))
+    if is_on_cpu:
+        return ended(lambda: body(number))
+    answer = ended(lambda: nccl.ended(body(number)))
+    return answer._replace(gpu_bytes=nccl.used()) if answer.state == "done" else answer
 
 
 def ended(body: Callable[[], Any]) -> Rank:
@@ -171,6 +188,7 @@ def ended(body: Callable[[], Any]) -> Rank:
 
 
 def _raised(error: BaseException) -> Rank:
+    nccl.tell(error)
     return Rank("raised", None, f"{type(error).__name__}: {str(error)[:300]}", tuple(stacks.of_error(error)))
 
 
@@ -205,6 +223,8 @@ def _answers(
     todo = dict(enumerate(pipes))
     while todo:
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
+        if not ready and shims.DEVICE != "cpu":  # a rank that waits for a GPU keeps a processor at work
+            break
         if not ready:
             pids = _pids(processes, todo)
             is_endless = any(
@@ -230,7 +250,8 @@ def _answers(
             answers[number] = answer
             if answer.state != "done":
                 failed = True
-                deadline = min(deadline, time.monotonic())  # its peers still reach the point where they wait for it
+                # its peers still reach the point where they wait for it
+                deadline = min(deadline, time.monotonic() + (0.0 if shims.DEVICE == "cpu" else _PEERS_S))
     if met < len(pipes) and not failed:
         raise TimeoutError(f"only {met} of {len(pipes)} ranks met, and none is at work")
     return answers
@@ -258,7 +279,9 @@ def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
     for process in processes.values():
         assert process.pid is not None
         os.kill(process.pid, _DUMP)
-    return {number: _dumped(_dump(folder, number), process) for number, process in processes.items()}
+    found = {number: _dumped(_dump(folder, number), process) for number, process in processes.items()}
+    nccl.keep({number: _dump(folder, number) for number in found})
+    return found
 
 
 def _dumped(path: str, process: ForkProcess) -> Rank:

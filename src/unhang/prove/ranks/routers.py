@@ -28,7 +28,7 @@ def on_cpu() -> None:
 
     def zeros(*size: Any, device: Any = None, **others: Any) -> Any:
         ASKED.append(str(device))
-        return real(*size, device="cpu" if device == "cuda" else device, **others)
+        return real(*size, device=shims.DEVICE if device == "cuda" else device, **others)
 
     torch.zeros = zeros
     moe_utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")

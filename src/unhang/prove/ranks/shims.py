@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEVICE = "cpu"
-"""Where the tensors of a proof are: ``cuda`` where a GPU is to be used instead of the shims."""
+"""Where the tensors of a scene are. With ``cuda`` its ranks speak NCCL and not gloo, and nothing here does anything."""
 
 
 def cuda_on_cpu() -> None:
@@ -42,7 +42,7 @@ def gloo_as_nccl() -> None:
     import torch.distributed as dist
 
     all_reduce, all_to_all_single = dist.all_reduce, dist.all_to_all_single
-    if hasattr(all_reduce, "averages"):  # done already, in this process
+    if hasattr(all_reduce, "averages") or DEVICE != "cpu":  # done in this process, or not needed
         return
 
     def averaging(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:

@@ -1,0 +1,91 @@
+"""resume-data-order: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+
+FIX = "resume-data-order"
+CASES = sources.cases(FIX, {"ms-swift": ["3.6.0", "4.5.2", "4.6.0"]})
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestRewrite(EveryRewrite):
+    """What the function does is the scene's to show."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "anchor"),
+    [
+        ("self.get_train_dataloader(", "self.get_dataloader(", "not found: self.get_train_dataloader"),
+        ("return self.get_train_dataloader(", "return [] or self.get_train_dataloader(", "alone"),
+        ("yield", "for _ in (1,): yield", "whose sampler is left as it is"),
+    ],
+)
+def test_a_loader_that_is_built_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, anchor)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_NAMES, _SHARE, _TELL = (
+    "('batch_sampler', 'sampler')",
+    "rest.batch_sampler = getattr(dataloader, name)",
+    ".set_epoch = ",
+)
+BY_HAND: ByHand = {
+    "nothing is shared": Sub(_SHARE, "pass"),
+    "only the sampler of a batch": Sub(_NAMES, "('sampler',)"),
+    "what skips, for what it skips": Sub("rest.batch_sampler =", "rest ="),
+    "of the new loader": Sub("getattr(dataloader, name)", "getattr(resumed, name).batch_sampler"),
+    "the order of all epochs": Sub(_SHARE, f"{_SHARE}\n                        rest.batch_sampler.set_epoch(0)"),
+    "nothing is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches = 0"),
+    "one batch less is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches -= 1"),
+    "one batch more is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches += 1"),
+    "the old loader": Sub("return resumed", "return dataloader"),
+    "nothing is told of the epoch": Sub(f"resumed{_TELL}dataloader.set_epoch", "pass"),
+    "nobody is told of the epoch": Sub("dataloader.set_epoch", "print"),
+    "the next epoch": Sub("dataloader.set_epoch", "lambda epoch: dataloader.set_epoch(epoch + 1)"),
+    "not where an epoch has no rest": Sub("hasattr(rest, 'skip_batches')", "False"),
+}
+SEQUENCE: ByHand = {
+    "only the sampler of batches": Sub(_NAMES, "('batch_sampler',)"),
+    "nothing is shared": Sub(_SHARE, "pass"),
+    "nothing is told of the epoch": Sub(f"new_dataloader{_TELL}dataloader.set_epoch", "pass"),
+}
+MUTANTS = [Mutants("ms-swift", ("4.5.2",), BY_HAND), Mutants("ms-swift", ("4.6.0",), SEQUENCE)]
+_LACK = {"sequence-parallel": "ms-swift 3.6 to 3.8 makes the loader of sequence parallelism elsewhere"}
+
+
+def _right(*names: str) -> dict[str, tuple[str, str]]:
+    """Return that a release is right in these cases without the fix."""
+    return dict.fromkeys(names, ("passed", ""))
+
+
+PROOFS = [
+    Proofs(
+        "ms-swift",
+        [
+            Release(
+                "4.6.0", core=True, otherwise=_right("second-epoch", "second-epoch-2", "last-epoch", "transformers-5")
+            ),
+            Release("4.5.2", core=True, otherwise=_right("transformers-5", "sequence-parallel")),
+            *(Release(it) for it in ("4.4.0", "3.12.6")),
+            Release("3.6.0", lacking=_LACK),
+        ],
+        {
+            "half: the epoch alone": Other(
+                without(r"rest\.batch_sampler = .*", "pass"), ("second-epoch",), only=("4.5.2", "4.4.0")
+            ),
+            "half: the sampler alone": Other(
+                without(r"\w+\.set_epoch = .*", "pass"), ("transformers-5",), only=("4.4.0", "3.12.6")
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 1, "get_train_dataloader|skip_batches", examples=40)
