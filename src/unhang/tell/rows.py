@@ -245,7 +245,7 @@ def told_later(finding: Finding) -> str:
     version = fixed_in(finding)
     if version is None:
         return ""
-    return f"fixed in {finding.target.upstream} {version}" if version else "fixed in no release yet"
+    return f"fixed in {finding.target.upstream} {version}" if version else "no release yet"
 
 
 def _is_open(finding: Finding) -> bool:
