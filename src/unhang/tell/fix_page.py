@@ -42,7 +42,7 @@ def _short(fix: Fix, number: int, width: int) -> str:
     releases, table = catalog.releases(), catalog.shape_table()
     needed = matrix_text.needed_by(matrix.rows([fix], releases, table), fix)
     later = matrix_text.fixed_in(matrix.droppable(fix, releases, table))
-    hit = ". ".join(filter(None, (_sentence(fix.when), needed and f"Needed by {needed}. Fixed in {later}")))
+    hit = ". ".join(filter(None, (_sentence(fix.when), needed and f"Needed by {needed}. {_sentence(later)}")))
     rows = {
         "Symptom": symptom,
         "Who is hit": hit and f"{hit}.",

@@ -86,10 +86,11 @@ def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
 
 
 def fixed_in(droppable: Mapping[str, str | None]) -> str:
-    """Return the first release of each upstream with which a fix can be dropped, by ``matrix.droppable``."""
+    """Return in words the first release of each upstream with which a fix can be dropped, by ``matrix.droppable``."""
     upstreams = [f"{upstream} {version}" for upstream, version in droppable.items() if version]
     lacking = [upstream for upstream, version in droppable.items() if not version]
-    return ", ".join([*upstreams, *[f"no release of {' and '.join(lacking)} yet"] * bool(lacking)])
+    none = [f"no release of {' and '.join(lacking)} yet"] * bool(lacking)
+    return f"fixed in {', '.join([*upstreams, *none])}" if upstreams else "no release yet"
 
 
 def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
