@@ -17,8 +17,10 @@ _COPY = """\
         copy.data.copy_(param)
 """
 _BEFORE = f"""\
-# unhang offload-late-weights: its copies are of these parameters; else of main ones, which come first, below
-if {_OFFLOADS} and ({{}}):
+# unhang offload-late-weights: it steps on copies; of main params, where there are any, and these come first, below
+if {_OFFLOADS} and (
+    {{}}
+):
 {_COPY}    return
 """
 _AFTER = f"if {_OFFLOADS}:\n{_COPY}"
@@ -39,11 +41,13 @@ class CopyModelParams(Codemod):
     After::
 
         def copy_params(self):
-            # unhang offload-late-weights: its copies are of these parameters; else of main ones, which come first, below
-            if isinstance(self.optimizer, HybridDeviceOptimizer) and (self.config.use_precision_aware_optimizer):
+            # unhang offload-late-weights: it steps on copies; ...
+            if isinstance(self.optimizer, HybridDeviceOptimizer) and (
+                self.config.use_precision_aware_optimizer
+            ):
                 for param, copy in self.optimizer.param_to_inner_param.items():
                     copy.data.copy_(param)
-                return
+                ...
             if self.config.use_precision_aware_optimizer:
                 return
             self.copy_group_params()
@@ -64,7 +68,7 @@ class CopyModelParams(Codemod):
             raise AnchorError("if self.config.use_precision_aware_optimizer..: return")
         last = function.body[-1]
         return [
-            span(branch, branch, instead(_BEFORE.format(" or ".join(others)))),
+            span(branch, branch, instead(_BEFORE.format("\n    or ".join(others)))),
             span(last, last, followed_by(_AFTER)),
         ]
 
