@@ -11,13 +11,14 @@ from unhang.codemods.base import AnchorError, Codemod, calls, expression, follow
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+_ENDS = ast.Return, ast.Raise
 _OFFLOADS = "isinstance(self.optimizer, HybridDeviceOptimizer)"
 _COPY = """\
     for param, copy in self.optimizer.param_to_inner_param.items():
         copy.data.copy_(param)
 """
 _BEFORE = f"""\
-# unhang offload-late-weights: it steps on copies; of main params, where there are any, and these come first, below
+# unhang offload-late-weights: it steps on copies; main params, if there are any, come first, below
 if {_OFFLOADS} and (
     {{}}
 ):
@@ -41,7 +42,7 @@ class CopyModelParams(Codemod):
     After::
 
         def copy_params(self):
-            # unhang offload-late-weights: it steps on copies; ...
+            # unhang offload-late-weights: it steps on copies; main params, if there are any, come first, below
             if isinstance(self.optimizer, HybridDeviceOptimizer) and (
                 self.config.use_precision_aware_optimizer
             ):
@@ -57,20 +58,13 @@ class CopyModelParams(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        ends = [
-            row
-            for row in function.body
-            if isinstance(row, ast.If) and isinstance(row.body[-1], (ast.Return, ast.Raise))
-        ]
+        ends = [it for it in function.body if isinstance(it, ast.If) and isinstance(it.body[-1], _ENDS)]
         branch = once([row for row in ends if expression(row.test) == _OFFLOADS], f"if {_OFFLOADS}: ... return")
         others = [expression(row.test) for row in ends[ends.index(branch) + 1 :]]
         if not any("use_precision_aware_optimizer" in it for it in others):
             raise AnchorError("if self.config.use_precision_aware_optimizer..: return")
-        last = function.body[-1]
-        return [
-            span(branch, branch, instead(_BEFORE.format("\n    or ".join(others)))),
-            span(last, last, followed_by(_AFTER)),
-        ]
+        first, last = instead(_BEFORE.format("\n    or ".join(others))), function.body[-1]
+        return [span(branch, branch, first), span(last, last, followed_by(_AFTER))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"HybridDeviceOptimizer"})
