@@ -49,7 +49,7 @@ HELD = {
     "float8|quantized": "no weights in eight bits without a GPU",
 }
 YOURS = Case("yours", _TWO, DIFFERS, _AT, _HALF)
-_OPTIMIZER, _RATE = "megatron.core.optimizer", 1.5
+_RATE = 1.5
 
 
 def settings(case: Case) -> dict[str, Any] | None:
@@ -83,9 +83,9 @@ def prepare() -> None:
     torch.Tensor.pin_memory = lambda self, *_: self.as_subclass(pinned)
     sys.modules.update(dict.fromkeys(("transformer_engine", "apex", "amp_C")))  # type: ignore[arg-type]
     importlib.import_module("megatron.core.distributed")
-    module = importlib.import_module(f"{_OPTIMIZER}.distrib_optimizer")
+    module, config = (_module(name) for name in ("distrib_optimizer", "optimizer_config"))
     module.quantize_param_shard = lambda *_: None  # that of 0.12 refuses an empty list
-    importlib.import_module(f"{_OPTIMIZER}.optimizer_config").is_te_min_version = lambda *_: False
+    config.is_te_min_version = lambda *_: False
     as_it_is = module.DistributedOptimizer._copy_model_params_to_main_params
 
     def without_offload(self: Any, state_dict: Any) -> None:
@@ -183,5 +183,9 @@ def _weights() -> list[dict[str, Any]]:
     import torch
 
     sizes = {"one": torch.arange(12.0).view(4, 3), "two": torch.arange(10.0).view(5, 2)}
-    each = (lambda it: it / 8, lambda it: 2.003 + 0.037 * it, lambda it: it % 3 - 1.5)
-    return [{name: change(it) for name, it in sizes.items()} for change in each]
+    kinds = [(it / 8, 2.003 + 0.037 * it, it % 3 - 1.5) for it in sizes.values()]
+    return [dict(zip(sizes, kind)) for kind in zip(*kinds)]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"megatron.core.optimizer.{name}")
