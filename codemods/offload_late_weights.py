@@ -18,7 +18,7 @@ _COPY = """\
         copy.data.copy_(param)
 """
 _BEFORE = f"""\
-# unhang offload-late-weights: it steps on copies; main params, if there are any, come first, below
+# unhang offload-late-weights: it steps on copies; main params, if any, come first, below
 if {_OFFLOADS} and (
     {{}}
 ):
@@ -42,7 +42,7 @@ class CopyModelParams(Codemod):
     After::
 
         def copy_params(self):
-            # unhang offload-late-weights: it steps on copies; main params, if there are any, come first, below
+            # unhang offload-late-weights: it steps on copies; main params, if any, come first, below
             if isinstance(self.optimizer, HybridDeviceOptimizer) and (
                 self.config.use_precision_aware_optimizer
             ):
