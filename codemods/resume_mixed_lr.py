@@ -7,30 +7,34 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, before, refuse_own
+from unhang.codemods.base import AnchorError, Codemod, after, refuse_own
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _OWN = """\
-# unhang resume-mixed-lr: several may have these keys: go by all that a step leaves, or by place
-alike = [one for one in {saved} if {keys} == {key}]
+# unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
+alike = [
+    one
+    for one in {saved}
+    if {keys} == {key}
+]
 if len(alike) > 1:
-    own, place = {own}, {before}.count({key})
-    names = {{name for one in (own, *alike) for name in one}}
-    names -= {{"params", "lr", "weight_decay", "step"}}
-    same = [one for one in alike if all(one.get(name) == own.get(name) for name in names)]
-    {found}[{key}] = dict((same or alike[place:] or alike[-1:])[0])
+    own = {own}
+    place = {before}.count({key})
+    names = {{*own}}.union(*alike) - {{"params", "lr", "weight_decay", "step"}}
+    same = [one for one in alike if all(one.get(it) == own.get(it) for it in names)]
+    {found}[{key}] = dict([*same, *alike[place:], alike[-1]][0])
 """
 _KEYS = "param_group_identifier_keys"
-_FILTER = "group = loaded_groups_map[key]", {
+_FILTER = "if key not in loaded_groups_map: ...", {
     "saved": "state_dict_groups",
-    "keys": f'tuple(\n    one.get(name, one.get(f"pre_{{name}}")) for name in {_KEYS}\n)',
+    "keys": f'tuple(\n        one.get(it, one.get(f"pre_{{it}}")) for it in {_KEYS}\n    )',
     "key": "key",
     "own": "current_groups[len(final_groups)]",
     "before": "needed_groups[: len(final_groups)]",
     "found": "loaded_groups_map",
 }
-_LOAD = "state_dict_param_groups.append({**param_groups_map[needed_groups], 'params': inner_param_group['params']})", {
+_LOAD = "needed_groups = make_needed_groups(inner_param_group)", {
     "saved": 'state_dict["optimizer"]["param_groups"]',
     "keys": "make_needed_groups(one)",
     "key": "needed_groups",
@@ -47,19 +51,20 @@ class OwnGroup(Codemod):
 
         def load(current_groups, state_dict_groups, loaded_groups_map):
             for key in needed_groups:
-                group = loaded_groups_map[key]
-                final_groups.append(group)
+                if key not in loaded_groups_map:
+                    raise ValueError
+                final_groups.append(loaded_groups_map[key])
 
     After::
 
         def load(current_groups, state_dict_groups, loaded_groups_map):
             for key in needed_groups:
-                # unhang resume-mixed-lr: several may have these keys: go by all that a step leaves, or by place
+                if key not in loaded_groups_map:
+                    raise ValueError
+                # unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
                 ...
-                    loaded_groups_map[key] = dict((same or alike[place:] or alike[-1:])[0])
-
-                group = loaded_groups_map[key]
-                final_groups.append(group)
+                    loaded_groups_map[key] = dict([*same, *alike[place:], alike[-1]][0])
+                final_groups.append(loaded_groups_map[key])
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -67,7 +72,7 @@ class OwnGroup(Codemod):
             raise AnchorError("groups that four keys alone tell apart")
         refuse_own(function, {"alike"})
         anchor, names = _LOAD if function.name == "load_state_dict" else _FILTER
-        return [before(function, anchor, _OWN.format(**names))]
+        return [after(function, anchor, _OWN.format(**names))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset() if function.name == "load_state_dict" else frozenset({_KEYS})

@@ -63,7 +63,7 @@ GRID = [
 _OTHERS = "another optimizer, format or dtype than these"
 HELD = {
     "key not in loaded_groups_map|f'pre_{key}'|pre_{key}": "groups that no saved one goes with are refused",
-    r"use_megatron_fsdp|custom_fsdp|HybridDevice|steps|"step" in g|precision_aware|store_param_rem|numel\(\)": _OTHERS,
+    r"use_megatron_fsdp|custom_fsdp|HybridDevice|steps|in g$|precision_aware|store_param_rem|numel\(\)": _OTHERS,
     r"param_to_group_meta|HAVE_APEX|grad_scaler|config\.fp16|param_state|sharding_type": _OTHERS,
 }
 YOURS = Case("yours", Topology(), DIFFERS, _AT, {**_DECOUPLED, **_SHARDED})
