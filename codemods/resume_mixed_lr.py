@@ -26,22 +26,28 @@ if len(alike) > 1:
     {found}[{key}] = dict([*same, *alike[place:], alike[-1]][0])
 """
 _KEYS = "param_group_identifier_keys"
-_FILTER = "if key not in loaded_groups_map: ...", {
-    "saved": "state_dict_groups",
-    "keys": f'tuple(\n        one.get(it, one.get(f"pre_{{it}}")) for it in {_KEYS}\n    )',
-    "key": "key",
-    "own": "current_groups[len(final_groups)]",
-    "before": "needed_groups[: len(final_groups)]",
-    "found": "loaded_groups_map",
-}
-_LOAD = "needed_groups = make_needed_groups(inner_param_group)", {
-    "saved": 'state_dict["optimizer"]["param_groups"]',
-    "keys": "make_needed_groups(one)",
-    "key": "needed_groups",
-    "own": "inner_param_group",
-    "before": "[*map(make_needed_groups, state_dict_param_groups)]",
-    "found": "param_groups_map",
-}
+_FILTER = (
+    "if key not in loaded_groups_map: ...",
+    {
+        "saved": "state_dict_groups",
+        "keys": f'tuple(\n        one.get(it, one.get(f"pre_{{it}}")) for it in {_KEYS}\n    )',
+        "key": "key",
+        "own": "current_groups[len(final_groups)]",
+        "before": "needed_groups[: len(final_groups)]",
+        "found": "loaded_groups_map",
+    },
+)
+_LOAD = (
+    "needed_groups = make_needed_groups(inner_param_group)",
+    {
+        "saved": 'state_dict["optimizer"]["param_groups"]',
+        "keys": "make_needed_groups(one)",
+        "key": "needed_groups",
+        "own": "inner_param_group",
+        "before": "[*map(make_needed_groups, state_dict_param_groups)]",
+        "found": "param_groups_map",
+    },
+)
 
 
 class OwnGroup(Codemod):
