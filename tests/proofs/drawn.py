@@ -116,7 +116,7 @@ def _recorded(fix: str) -> dict[str, Any]:
             question = {
                 "fix": fix, "packs": [], "path": roots, "variants": {side: (files, [case.name])}, "begun": os.devnull,
                 "cases": [case._replace(options=dict(case.options))], "deadline_s": _DEADLINE_S, "device": "cpu",
-                "keep": None,
+                "keep": "",
             }  # fmt: skip
             outcome = Outcome(*child.answer(question)["outcomes"][side][case.name])
             due = case.untouched if side == host.UNTOUCHED else "passed"
