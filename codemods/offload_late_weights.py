@@ -24,7 +24,6 @@ if {_OFFLOADS} and (
 ):
 {_COPY}    return
 """
-_AFTER = f"if {_OFFLOADS}:\n{_COPY}"
 
 
 class CopyModelParams(Codemod):
@@ -48,10 +47,7 @@ class CopyModelParams(Codemod):
             ):
                 for param, copy in self.optimizer.param_to_inner_param.items():
                     copy.data.copy_(param)
-                ...
-            if self.config.use_precision_aware_optimizer:
-                return
-            self.copy_group_params()
+            ...
             if isinstance(self.optimizer, HybridDeviceOptimizer):
                 for param, copy in self.optimizer.param_to_inner_param.items():
                     copy.data.copy_(param)
@@ -64,7 +60,7 @@ class CopyModelParams(Codemod):
         if not any("use_precision_aware_optimizer" in it for it in others):
             raise AnchorError("if self.config.use_precision_aware_optimizer..: return")
         first, last = instead(_BEFORE.format("\n    or ".join(others))), function.body[-1]
-        return [span(branch, branch, first), span(last, last, followed_by(_AFTER))]
+        return [span(branch, branch, first), span(last, last, followed_by(f"if {_OFFLOADS}:\n{_COPY}"))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"HybridDeviceOptimizer"})

@@ -49,7 +49,7 @@ def on_cpu() -> Iterator[None]:
                 named["device"] = DEVICE
             result = function(*args, **named)
             if function is torch.Tensor.type and isinstance(result, str):
-                return result.replace("torch.", "torch.cuda.")  # Megatron's optimizer takes no others
+                return f"torch.cuda.{result.rpartition('.')[2]}"  # Megatron's optimizer takes no others
             return result
 
     with OnCpu():
