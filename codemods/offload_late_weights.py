@@ -12,6 +12,7 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _ENDS = ast.Return, ast.Raise
+_RELOADS = "self.optimizer.reload_model_params"
 _OFFLOADS = "isinstance(self.optimizer, HybridDeviceOptimizer)"
 _COPY = """\
     for param, copy in self.optimizer.param_to_inner_param.items():
@@ -55,7 +56,8 @@ class CopyModelParams(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         ends = [it for it in function.body if isinstance(it, ast.If) and isinstance(it.body[-1], _ENDS)]
-        branch = once([row for row in ends if expression(row.test) == _OFFLOADS], f"if {_OFFLOADS}: ... return")
+        stale = [it for it in ends if expression(it.test) == _OFFLOADS and not calls(it, _RELOADS)]
+        branch = once(stale, f"if {_OFFLOADS}: ... return, without {_RELOADS}")
         others = [expression(row.test) for row in ends[ends.index(branch) + 1 :]]
         if not any("use_precision_aware_optimizer" in it for it in others):
             raise AnchorError("if self.config.use_precision_aware_optimizer..: return")
@@ -66,8 +68,8 @@ class CopyModelParams(Codemod):
         return frozenset({"HybridDeviceOptimizer"})
 
     def fixed_upstream(self, function: Function) -> bool:
-        main, copies = "self._copy_model_params_to_shard_main_params", "self.optimizer.reload_model_params"
-        return len(calls(function, main)) == 2 and len(calls(function, copies)) == 1
+        main = calls(function, "self._copy_model_params_to_shard_main_params")
+        return len(main) == 2 and len(calls(function, _RELOADS)) == 1
 
 
 CODEMODS = {"DistributedOptimizer._copy_model_params_to_main_params": CopyModelParams()}
