@@ -118,7 +118,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], str]:
         copy = getattr(updates, "chained_optimizers", [updates])[0]._copy_model_params_to_main_params
         is_fsdp = "fsdp" in case.options and "_fsdp" in str(copy.__code__.co_names)  # not in the hybrid's first commits
         main = {name: {"model": loaded} for name in inspect.signature(copy).parameters if "main" in case.options}
-        for is_late in case.options.get("late", _LATE):
+        for number, is_late in enumerate(case.options.get("late", _LATE), 1):
             if is_late:
                 model.load_state_dict(loaded)
                 sharded.use_custom_fsdp = sharded.use_megatron_fsdp = is_fsdp
@@ -127,7 +127,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], str]:
             wrapped.zero_grad_buffer()
             updates.zero_grad()
             for name, param in model.items():
-                param.main_grad.copy_(gradients[name])
+                param.main_grad.copy_(number * gradients[name])
             wrapped.finish_grad_sync()
             updates.step()
         due = "none" if is_fsdp else "float32" if main and _PRECISE not in case.options else "bfloat16"
@@ -141,11 +141,11 @@ def wrong(case: Case, ranks: list[tuple[list[list[float]], str]]) -> str:
     start, loaded, gradients = _weights()
     params = {name: torch.nn.Parameter(it.bfloat16().float()) for name, it in start.items()}
     updates = torch.optim.AdamW(params.values(), lr=_RATE, weight_decay=0.0)
-    for is_late in case.options.get("late", _LATE):
+    for number, is_late in enumerate(case.options.get("late", _LATE), 1):
         for name, param in params.items():
             if is_late and ranks[0][1] != "none":
                 param.data.copy_(loaded[name].to(getattr(torch, ranks[0][1])))
-            param.grad = gradients[name]
+            param.grad = number * gradients[name]
         updates.step()
     due = [param.detach().bfloat16().flatten().tolist() for param in params.values()]
     return next((f"{_AT} {it[0][:3]} after a step, due {due[0][:3]}" for it, _ in ranks if it != due), "")
