@@ -1,4 +1,4 @@
-"""offload-late-weights: its rewrite and its anchors, and what the sessions need of it."""
+"""offload-late-weights: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "offload-late-weights"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.0", "0.13.1", "0.16.1", "0.19.2"]})
 _OFFLOADS, _AWARE = "isinstance(self.optimizer, HybridDeviceOptimizer)", "use_precision_aware_optimizer"
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
