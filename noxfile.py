@@ -362,11 +362,13 @@ def fix(session: nox.Session) -> None:
 
     It stops at the first that wants a person, and says what and where. The clone is that of `sweep`.
     """
+    name, *only = session.posargs or ["--help"]
+    if name in ("-h", "--help"):
+        session.run("python", ".ci/fix.py", "--help")  # this needs nothing that is installed
+        return
     env = from_checkout(session)
     env = {"PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")]), "TMPDIR": scratch()}
     env |= {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
-
-    name, *only = session.posargs or ["ID"]
 
     def run(*steps: str) -> None:
         if chosen := [step for step in steps if step in (only or steps)]:

@@ -1,6 +1,7 @@
 """Run each check of one fix, and stop at the first that wants a person: `nox -s fix -- ID` runs this.
 
-    python3 .ci/fix.py ID [STEP...]     all steps, or these; PYTHONPATH has src and tests
+    nox -s fix -- ID                    all steps: parts, sweep, tests, mutants, proofs, lint
+    nox -s fix -- ID mutants proofs     only these
 
 It says what a person must do then, and where. Exits with 1 then, with 2 if there is no such fix.
 """
@@ -15,8 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from unhang.compat.sweep import parts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -117,6 +116,8 @@ def place(where: str) -> str:
 
 def unfinished(fix: str) -> Iterator[str]:
     """Yield what is missing or wrong in the parts of a fix, each with its place; each TODO is a line of its own."""
+    from unhang.compat.sweep import parts
+
     for file, line, text in parts.todo(REPOSITORY, fix):
         yield f"{file}:{line}: {text}"
     for problem in parts.problems(REPOSITORY, fix):
@@ -166,10 +167,14 @@ def blamed(output: str, own: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps. Return 1 if one of them wants a person, 2 if there is no such fix."""
-    parser = argparse.ArgumentParser(prog="nox -s fix --", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="nox -s fix --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("fix", metavar="ID")
     parser.add_argument("steps", metavar="STEP", nargs="*", help="only these")
     options = parser.parse_args(arguments)
+    from unhang.compat.sweep import parts  # `--help` runs where nothing is installed yet
+
     if options.fix not in parts.names(REPOSITORY):
         print(f"there is no fix {options.fix} in patches/: `unhang pack new` begins one", file=sys.stderr)
         return 2

@@ -1,6 +1,8 @@
 """Every check of one fix, in order, up to the first that wants a person. No command is run here."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,3 +137,9 @@ def test_a_draft_stops_at_its_first_line_to_write(
         f"    patches/{FIX}/page.md:{number}: TODO: what is wrong.",
     ]
     assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")
+
+
+def test_help_needs_nothing_that_is_installed() -> None:
+    command = [sys.executable, "-I", "-S", str(REPOSITORY / ".ci" / "fix.py"), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert all(f"nox -s fix -- ID {what}" in told for what in ("  ", "mutants proofs")), told
