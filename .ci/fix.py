@@ -2,6 +2,7 @@
 
     nox -s fix -- ID                    all steps: parts, sweep, tests, mutants, proofs, lint
     nox -s fix -- ID mutants proofs     only these
+    nox -s fix -- ID play NAME==VERSION     the scene, on one release of an upstream
 
 It says what a person must do then, and where. Exits with 1 then, with 2 if there is no such fix.
 """
