@@ -115,15 +115,28 @@ def place(where: str) -> str:
     return f"{path}:{line}" if line else path
 
 
+def located(file: str, entry: str) -> str:
+    """Return a file that is there with its line which an entry of a problem names, the first if none has it."""
+    path = REPOSITORY / file
+    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if found := re.fullmatch(r"line (\d+)", entry):
+        return f"{file}:{found[1]}"
+    key = [word for word in re.split(r"[.'\[\]]+", entry) if word and not word.isdigit()][-1]
+    for mark in (f'"{entry}"', f'"{key}"', f"## {entry}", entry, "CODEMODS"):
+        if line := next((number for number, row in enumerate(rows, 1) if row.strip().startswith(mark)), 0):
+            return f"{file}:{line}"
+    return f"{file}:1" if rows else file
+
+
 def unfinished(fix: str) -> Iterator[str]:
-    """Yield what is missing or wrong in the parts of a fix, each with its place; each TODO is a line of its own."""
+    """Yield what is missing or wrong in the parts of a fix, each with its line; each TODO is a line of its own."""
     from unhang.compat.sweep import parts
 
     for file, line, text in parts.todo(REPOSITORY, fix):
         yield f"{file}:{line}: {text}"
     for problem in parts.problems(REPOSITORY, fix):
         if problem.entry != parts.TODO:
-            yield f"{problem.file}: {problem.entry}: {problem.message}"
+            yield f"{located(problem.file, problem.entry)}: {problem.entry}: {problem.message}"
 
 
 def run(step: Step, fix: str) -> list[str]:

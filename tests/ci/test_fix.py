@@ -139,6 +139,30 @@ def test_a_draft_stops_at_its_first_line_to_write(
     assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")
 
 
+MANIFEST, MODULE = f"patches/{FIX}/manifest.json", "codemods/mean_metric_dtype.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "begins"),
+    [
+        (MANIFEST, "when", '"when":'),
+        (MANIFEST, "manifest['changes-numbers']", '"changes-numbers":'),
+        (MANIFEST, "targets[0].file", '"file":'),
+        (MANIFEST, "manifest", "{"),
+        (f"patches/{FIX}/page.md", "Danger", "## Danger"),
+        (f"patches/{FIX}/page.md", "line 3", ""),
+        (MODULE, "Metric.no_such", "CODEMODS"),
+        ("src/unhang/prove/fixes/mean_metric_dtype.py", "GRID", "GRID"),
+        ("patches/no-such-fix/page.md", "no-such-fix", ""),
+    ],
+)
+def test_a_problem_has_the_line_that_it_is_about(file: str, entry: str, begins: str) -> None:
+    place, _, line = session.located(file, entry).partition(":")
+    assert (place, bool(line)) == (file, (REPOSITORY / file).is_file())
+    if line:
+        assert (REPOSITORY / file).read_text().splitlines()[int(line) - 1].strip().startswith(begins)
+
+
 def test_help_needs_nothing_that_is_installed() -> None:
     command = [sys.executable, "-I", "-S", str(REPOSITORY / ".ci" / "fix.py"), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
