@@ -107,12 +107,12 @@ def steps(fix: str) -> list[Step]:
 
 
 def place(where: str) -> str:
-    """Return a file, with the line of the name in it where there is one."""
+    """Return a file, with the line of the name in it, or the first."""
     path, _, name = where.partition(":")
     file = REPOSITORY / path
-    rows = file.read_text(encoding="utf-8").splitlines() if name and file.is_file() else []
-    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 0)
-    return f"{path}:{line}" if line else path
+    rows = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 1)
+    return f"{path}:{line}" if rows else path
 
 
 def located(file: str, entry: str) -> str:

@@ -163,6 +163,12 @@ def test_a_problem_has_the_line_that_it_is_about(file: str, entry: str, begins: 
         assert (REPOSITORY / file).read_text().splitlines()[int(line) - 1].strip().startswith(begins)
 
 
+def test_every_place_of_every_step_has_a_line() -> None:
+    places = [session.place(where) for step in session.steps(FIX) for where in step.wants]
+    assert [place for place in places if not place.rpartition(":")[2].isdigit()] == []
+    assert len({*places}) == 5, "the names are found in their files"
+
+
 def test_help_needs_nothing_that_is_installed() -> None:
     command = [sys.executable, "-I", "-S", str(REPOSITORY / ".ci" / "fix.py"), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
