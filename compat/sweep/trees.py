@@ -57,7 +57,7 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
         released = max(each, key=partial(_alike, source)) if each[1:] else released
         digest = _nearest(fix, released[-1][0], source, {known for _, _, known in released}) or released[-1][2]
     target, version, _ = [it for it in released if it[2] == digest][-1]
-    return place(target, version)
+    return place(target._replace(function=source.name), version)
 
 
 def place(target: Target, version: str) -> tuple[Target, list[Path]]:
