@@ -361,12 +361,19 @@ def fix(session: nox.Session) -> None:
     """Check one fix, `-- ID`: parts, sweep, tests, mutants, proofs, lint; `-- ID STEP...`: only these.
 
     It stops at the first that wants a person, and says what and where. The clone is that of `sweep`.
+    `-- ID play NAME==VERSION`: the scene on one release, on record or not. With `nox -R` nothing is installed again.
     """
+    name, *only = session.posargs or ["--help"]
+    if name in ("-h", "--help"):
+        session.run("python", ".ci/fix.py", "--help")  # this needs nothing that is installed
+        return
     env = from_checkout(session)
     env = {"PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")]), "TMPDIR": scratch()}
     env |= {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
-
-    name, *only = session.posargs or ["ID"]
+    if only[:1] == ["play"]:
+        install_proofs(session)
+        session.run("python", "-W", "ignore", "-m", "support.play", name, *only[1:], env=env)
+        return
 
     def run(*steps: str) -> None:
         if chosen := [step for step in steps if step in (only or steps)]:

@@ -1,6 +1,8 @@
 """Run each check of one fix, and stop at the first that wants a person: `nox -s fix -- ID` runs this.
 
-    python3 .ci/fix.py ID [STEP...]     all steps, or these; PYTHONPATH has src and tests
+    nox -s fix -- ID                    all steps: parts, sweep, tests, mutants, proofs, lint
+    nox -s fix -- ID mutants proofs     only these
+    nox -s fix -- ID play NAME==VERSION     the scene, on one release of an upstream
 
 It says what a person must do then, and where. Exits with 1 then, with 2 if there is no such fix.
 """
@@ -15,8 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from unhang.compat.sweep import parts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -107,21 +107,36 @@ def steps(fix: str) -> list[Step]:
 
 
 def place(where: str) -> str:
-    """Return a file, with the line of the name in it where there is one."""
+    """Return a file, with the line of the name in it, or the first."""
     path, _, name = where.partition(":")
     file = REPOSITORY / path
-    rows = file.read_text(encoding="utf-8").splitlines() if name and file.is_file() else []
-    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 0)
-    return f"{path}:{line}" if line else path
+    rows = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 1)
+    return f"{path}:{line}" if rows else path
+
+
+def located(file: str, entry: str) -> str:
+    """Return a file that is there with its line which an entry of a problem names, the first if none has it."""
+    path = REPOSITORY / file
+    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if found := re.fullmatch(r"line (\d+)", entry):
+        return f"{file}:{found[1]}"
+    key = [word for word in re.split(r"[.'\[\]]+", entry) if word and not word.isdigit()][-1]
+    for mark in (f'"{entry}"', f'"{key}"', f"## {entry}", entry, "CODEMODS"):
+        if line := next((number for number, row in enumerate(rows, 1) if row.strip().startswith(mark)), 0):
+            return f"{file}:{line}"
+    return f"{file}:1" if rows else file
 
 
 def unfinished(fix: str) -> Iterator[str]:
-    """Yield what is missing or wrong in the parts of a fix, each with its place; each TODO is a line of its own."""
+    """Yield what is missing or wrong in the parts of a fix, each with its line; each TODO is a line of its own."""
+    from unhang.compat.sweep import parts
+
     for file, line, text in parts.todo(REPOSITORY, fix):
         yield f"{file}:{line}: {text}"
     for problem in parts.problems(REPOSITORY, fix):
         if problem.entry != parts.TODO:
-            yield f"{problem.file}: {problem.entry}: {problem.message}"
+            yield f"{located(problem.file, problem.entry)}: {problem.entry}: {problem.message}"
 
 
 def run(step: Step, fix: str) -> list[str]:
@@ -166,10 +181,14 @@ def blamed(output: str, own: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps. Return 1 if one of them wants a person, 2 if there is no such fix."""
-    parser = argparse.ArgumentParser(prog="nox -s fix --", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="nox -s fix --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("fix", metavar="ID")
     parser.add_argument("steps", metavar="STEP", nargs="*", help="only these")
     options = parser.parse_args(arguments)
+    from unhang.compat.sweep import parts  # `--help` runs where nothing is installed yet
+
     if options.fix not in parts.names(REPOSITORY):
         print(f"there is no fix {options.fix} in patches/: `unhang pack new` begins one", file=sys.stderr)
         return 2

@@ -20,6 +20,15 @@ FIGURES = ("branches", "configurations", "passed", "cured", "failed", "worse")
 """What is on record of a shape's row."""
 
 
+def places(fix: Fix) -> dict[str, list[str]]:
+    """Return the places of a fix's functions, by upstream."""
+    found: dict[str, list[str]] = {}
+    for target in fix.functions:
+        if target.place not in found.setdefault(target.upstream, []):
+            found[target.upstream].append(target.place)
+    return found
+
+
 def facts(
     fix: Fix,
     collection: Collection,
@@ -32,10 +41,7 @@ def facts(
 
     Raises ValueError as ``Packed.add`` does.
     """
-    targets: dict[str, list[str]] = {}
-    for target in fix.functions:
-        if target.place not in targets.setdefault(target.upstream, []):
-            targets[target.upstream].append(target.place)
+    targets = places(fix)
     left = collection.rows.keys() - {(row["fix"], row["function"], row["shape"]) for row in settled.rows}
     files = {  # without those that have a shape which is left without a verdict: `check` parses these
         digest: row
@@ -43,10 +49,10 @@ def facts(
         if name == fix.id and not any((name, *place) in left for place in row.items())
     }
     releases = {**before.get("releases", {})} if before.get("targets") == targets else {}
-    for upstream, places in targets.items():
+    for upstream, names in targets.items():
         by_place = {target.place: target for target in fix.functions if target.upstream == upstream}
         for version in collection.releases.get(upstream, ()):
-            row = [collection.shapes[upstream, version, by_place[place]] for place in places]
+            row = [collection.shapes[upstream, version, by_place[place]] for place in names]
             releases[f"{upstream} {version}"] = row
     refs = [row["ref"] for row in fix.manifest.get("as-written", ())]
     commits = {**before.get("pulls", {}), **{ref: at for clone in opened.values() for ref, at in clone.pulls.items()}}

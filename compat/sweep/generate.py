@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import sys
 import time
@@ -27,6 +28,7 @@ from unhang.errors import UnhangError
 from unhang.judge.decide import OURS
 from unhang.plugins import packs
 from unhang.shapes import catalog, facts
+from unhang.shapes.catalog import Fix
 from unhang.tell import progress, report
 from unhang.tell.progress import Step
 
@@ -78,6 +80,7 @@ def _run(options: argparse.Namespace, step: Step) -> int:
         commits = gather.history(collection, opened_clones, step)
         step("deciding what each shape is")
         times.append(time.monotonic())
+        _begin([fix for fix in fixes if catalog.facts(fix.id).get("targets") != by_fix.places(fix)], collection, learnt)
         gather.pull_requests(collection, learnt, opened_clones)
         settled = settle(collection, learnt, sources.decisions())
         settled.undecided.extend(collection.patched(settled.results))
@@ -106,6 +109,22 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     print(f"{first:.2f} s for the releases, {len(offered) / first:.0f} a second")
     print(f"{second:.2f} s for the history, {commits / second:.0f} commits a second; {third:.2f} s to decide and write")
     return 1 if settled.undecided else 0
+
+
+def _begin(fixes: Sequence[Fix], collection: Collection, learnt: Learnt) -> None:
+    """Put on record what the releases have of fixes that are new, or have a new target: a scene plays in a release.
+
+    What no release has plays in the closest one, and what depends on another function beside a wrong one of that.
+    """
+    released = Collection([target for fix in fixes for target in fix.functions], learnt)
+    for release in (release for versions in collection.releases.values() for release in versions.values()):
+        released.release(release)
+    settled, is_more = Settled([], {}, [], [], {}), bool(fixes)
+    while is_more:
+        known = {fix.id: by_fix.facts(fix, released, learnt, settled, {}, {}) for fix in fixes}
+        catalog.learn({fix: json.loads(matrix_files.facts(of_fix)) for fix, of_fix in known.items()})
+        before, settled = settled, settle(released, learnt, sources.decisions())
+        is_more = len(settled.rows) > len(before.rows)
 
 
 def _require(places: Mapping[str, str], projects: Sequence[str]) -> None:

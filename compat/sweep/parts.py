@@ -9,12 +9,14 @@ import ast
 import importlib
 import itertools
 import json
-from collections.abc import Generator, Iterator, Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unhang.compat.sweep.rules import Problem
 from unhang.judge import scene
+from unhang.plugins import packs
 from unhang.shapes import facts
 from unhang.shapes.catalog import UNPROVED
 from unhang.tell import fix_page
@@ -46,7 +48,7 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
         yield Problem(f"patches/{name}/manifest.json", "grade", "an unproved fix is for a pack of one's own")
     targets = manifest.get("targets", ())
     yield from _page(checkout, name, manifest)
-    yield from _codemod(checkout, name, sorted({target["function"] for target in targets}))
+    yield from _codemod(checkout, name, targets)
     yield from _scene(checkout, name)
     yield from _tests(checkout, name, manifest)
     yield from _todo(checkout, name)
@@ -117,7 +119,8 @@ def _page(checkout: Path, name: str, manifest: Mapping[str, Any]) -> Iterator[Pr
         )
 
 
-def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Problem]:
+def _codemod(checkout: Path, name: str, targets: Sequence[Mapping[str, str]]) -> Iterator[Problem]:
+    """Yield what is wrong with the codemod; without targets, as of a manifest that is wrong, nothing of what it has."""
     where = _module(checkout, "codemods", name)
     if where is None:
         yield Problem(f"codemods/{_named(name)}.py", name, "is missing: it has the rewrite")
@@ -127,9 +130,15 @@ def _codemod(checkout: Path, name: str, functions: list[str]) -> Iterator[Proble
     except Exception as error:
         yield Problem(where, "CODEMODS", f"cannot be read: {type(error).__name__}: {error}")
         return
-    for function in sorted({*functions} ^ {*found}):
+    functions = {target["function"] for target in targets}
+    for function in sorted(functions ^ {*found}) if functions else ():
         has = "no rewrite of this target" if function in functions else "no target of the manifest has this rewrite"
         yield Problem(where, function, has)
+    longest = min((packs.upstreams()[target["upstream"]].width for target in targets), default=120)
+    for number, row in enumerate((checkout / where).read_text(encoding="utf-8").splitlines(), 1):
+        comment = re.sub(r"(\\n)?[\"',)]*$", "", row[row.find(f"# unhang {name}: ") :]) if "# unhang" in row else ""
+        if len(comment) + 4 > longest:
+            yield Problem(where, f"line {number}", f"a line of upstream's has {longest} columns, with its indentation")
 
 
 def _scene(checkout: Path, name: str) -> Iterator[Problem]:

@@ -57,7 +57,15 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
         released = max(each, key=partial(_alike, source)) if each[1:] else released
         digest = _nearest(fix, released[-1][0], source, {known for _, _, known in released}) or released[-1][2]
     target, version, _ = [it for it in released if it[2] == digest][-1]
-    beside = getattr(scene.of(fix), "BESIDE", {}).get(target.upstream, ())
+    return place(target._replace(function=source.name), version)
+
+
+def place(target: Target, version: str) -> tuple[Target, list[Path]]:
+    """Return a target, and the folders of a release of its upstream and of what its scene imports beside that.
+
+    Raises TreeError.
+    """
+    beside = getattr(scene.of(target.fix), "BESIDE", {}).get(target.upstream, ())
     return target, [
         unpacked(project_of(target.upstream), version),
         *(unpacked(project_of(upstream), _newest(upstream)) for upstream in beside),

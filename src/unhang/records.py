@@ -199,6 +199,11 @@ class Upstream(NamedTuple):
         return file == f"{path}.py" if self.is_file else file.startswith(f"{path}/")
 
     @property
+    def width(self) -> int:
+        """How many columns a line of its files has at most."""
+        return 100 if self.distribution == "megatron-core" else 120
+
+    @property
     def dist_info(self) -> str:
         """What the name of its .dist-info folder begins with."""
         return self.distribution.replace("-", "_")

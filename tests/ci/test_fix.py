@@ -1,6 +1,8 @@
 """Every check of one fix, in order, up to the first that wants a person. No command is run here."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,3 +137,39 @@ def test_a_draft_stops_at_its_first_line_to_write(
         f"    patches/{FIX}/page.md:{number}: TODO: what is wrong.",
     ]
     assert out[-2].endswith("test_mean_metric_dtype.py: mean-metric-dtype: is missing: nothing tests the fix")
+
+
+MANIFEST, MODULE = f"patches/{FIX}/manifest.json", "codemods/mean_metric_dtype.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "begins"),
+    [
+        (MANIFEST, "when", '"when":'),
+        (MANIFEST, "manifest['changes-numbers']", '"changes-numbers":'),
+        (MANIFEST, "targets[0].file", '"file":'),
+        (MANIFEST, "manifest", "{"),
+        (f"patches/{FIX}/page.md", "Danger", "## Danger"),
+        (f"patches/{FIX}/page.md", "line 3", ""),
+        (MODULE, "Metric.no_such", "CODEMODS"),
+        ("src/unhang/prove/fixes/mean_metric_dtype.py", "GRID", "GRID"),
+        ("patches/no-such-fix/page.md", "no-such-fix", ""),
+    ],
+)
+def test_a_problem_has_the_line_that_it_is_about(file: str, entry: str, begins: str) -> None:
+    place, _, line = session.located(file, entry).partition(":")
+    assert (place, bool(line)) == (file, (REPOSITORY / file).is_file())
+    if line:
+        assert (REPOSITORY / file).read_text().splitlines()[int(line) - 1].strip().startswith(begins)
+
+
+def test_every_place_of_every_step_has_a_line() -> None:
+    places = [session.place(where) for step in session.steps(FIX) for where in step.wants]
+    assert [place for place in places if not place.rpartition(":")[2].isdigit()] == []
+    assert len({*places}) == 5, "the names are found in their files"
+
+
+def test_help_needs_nothing_that_is_installed() -> None:
+    command = [sys.executable, "-I", "-S", str(REPOSITORY / ".ci" / "fix.py"), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert all(f"nox -s fix -- ID {what}" in told for what in ("mutants proofs", "play NAME==VERSION")), told

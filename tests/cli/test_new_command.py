@@ -132,6 +132,7 @@ def test_the_files_of_the_fix_do_what_the_diff_does(
         assert f"wrote {out / written}\n" in ran.out
         assert "TODO" in (out / written).read_text()
     page = (out / "patches/my-fix/page.md").read_text()
+    assert page.startswith("# my-fix\n\nverl: Let every rank reduce\n")
     assert [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")] == [*parts.SECTIONS]
     assert parts.EVERY_NODE in page.partition("\n## Danger\n")[2].partition("\n## ")[0]
     assert "\nNot shown" in page.partition("\n## Evidence\nGrade: safeguard. ")[2].partition("\n\n")[0]

@@ -70,13 +70,12 @@ MUTANTS = [
     Mutants("verl", ("0.7.0",), BY_HAND, function=CHUNK),
     Mutants("verl", ("0.7.1",), _OF_A_BATCH, function=SELECT),
 ]
-_NEVER, _LATER = without("_ragged_idx == 1", "_ragged_idx == 0", count=0), {"micro-batch": ("passed", "")}
+_NEVER = without("_ragged_idx == 1", "_ragged_idx == 0", count=0)
 PROOFS = [
     Proofs(
         "verl",
         [
-            *(Release(it, core=it == "0.9.1", otherwise=_LATER) for it in ("0.9.1", "0.8.0")),
-            *(Release(it, core=it == "0.7.1") for it in OLD),
+            *(Release(it, core=it in ("0.9.1", "0.7.1")) for it in ("0.9.1", "0.8.0", *OLD)),
         ],
         {
             "half: along the axes": Other(without(r"\.transpose\(0, 1\)", ""), ("equal",)),

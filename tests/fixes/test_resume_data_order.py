@@ -50,14 +50,13 @@ SEQUENCE: ByHand = {
     "nothing is told of the epoch": Sub(f"new_dataloader{_TELL}", "pass"),
 }
 MUTANTS = [Mutants("ms-swift", ("4.5.2",), BY_HAND), Mutants("ms-swift", ("4.6.0",), SEQUENCE)]
-_NEW = dict.fromkeys(("transformers-5", "sequence-parallel"), ("passed", ""))
-_NEWEST = dict.fromkeys(("second-epoch", "second-epoch-2", "last-epoch", "transformers-5"), ("passed", ""))
+_NEWEST = dict.fromkeys(("second-epoch", "second-epoch-2", "last-epoch"), ("passed", ""))
 _EPOCH_ALONE, _SAMPLER_ALONE = without(r"rest\.batch_sampler = .*", "pass"), without(r"\w+\.set_epoch = .*", "pass")
 PROOFS = [
     Proofs(
         "ms-swift",
         [
-            Release("4.5.2", core=True, otherwise=_NEW),
+            Release("4.5.2", core=True),
             Release("4.6.0", core=True, otherwise=_NEWEST),
             *(Release(it) for it in ("4.4.0", "3.12.6")),
             Release("3.6.0", lacking={"sequence-parallel": "ms-swift 3.6 to 3.8 makes this loader elsewhere"}),

@@ -192,27 +192,14 @@ _NO_PADDING = {
     **dict.fromkeys((_ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS, _OF_7481, _ONE_SEQUENCE), "it has no count of padding"),
 }
 _NO_GLOBAL = {**_NO_PADDING, **dict.fromkeys(("global", "global-dp"), "it has no global loss")}
-_RIGHT = ("passed", "")
-_EARLY = {"sequences-alone": _RIGHT}
-# what is summed in place hides the factor that is not there
-_BEFORE = dict.fromkeys(("aux-even", "aux-uneven", "aux-uneven-dp", "global-even"), _RIGHT)
-_AFTER = dict.fromkeys(
-    (
-        *("aux", "aux-cp", "aux-tp-cp", "aux-tp-dp", "aux-prompt", "sequences", "sequences-alone"),
-        *("z", "z-uneven", "global"),
-    ),
-    _RIGHT,
-)
 _ROUTER, _UTILS = partial(in_file, "router.py"), partial(in_file, "moe_utils.py")
 PROOFS = [
     Proofs(
         CORE,
         [
-            Release("0.18.2", core=True, otherwise=_BEFORE),
-            Release("0.19.2", otherwise=_AFTER),
-            *(Release(version, otherwise=_BEFORE) for version in ("0.17.1", "0.16.1")),
-            Release("0.15.3", lacking=_NO_PADDING, otherwise=_EARLY),
-            *(Release(version, lacking=_NO_GLOBAL, otherwise=_EARLY) for version in ("0.14.0", "0.13.1", "0.12.3")),
+            *(Release(version, core=version == "0.18.2") for version in ("0.18.2", "0.19.2", "0.17.1", "0.16.1")),
+            Release("0.15.3", lacking=_NO_PADDING),
+            *(Release(version, lacking=_NO_GLOBAL) for version in ("0.14.0", "0.13.1", "0.12.3")),
         ],
         {
             _ALONE: Other(_UTILS(untouched), ("aux-even", "aux-uneven"), "differs"),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from proofs import judging, suite
 from unhang.errors import UnhangError
 from unhang.prove import cases, gpus, host
-from unhang.prove.cases import BROKEN, DIFFERS, PASSED, Case, Outcome, Topology
+from unhang.prove.cases import BROKEN, DIFFERS, Case, Outcome, Topology
 
 MINUTES, AT_ONCE, RANKS = 8.0, 10, 4
 ALONE = "expert-dp-warmup"
@@ -156,9 +156,7 @@ def judged(every: Iterable[Part], found: Found) -> Iterator[Row]:
         sides = [found[part.proof.name, side].by_case for side in (host.UNTOUCHED, host.PATCHED)]
         for case in part.cases:
             both = sides[0][case.name], sides[1][case.name]
-            due = cases.as_on_gpu(case, both[0])
-            if case.options.get("may_pass") and both[0].status == PASSED:
-                due = due._replace(untouched=PASSED)
+            due = cases.as_it_may(cases.as_on_gpu(case, both[0]), both[0])
             why = judging.verdict(due, *both)
             release = part.proof.name.removeprefix(part.proof.fix).strip()
             yield Row(part.proof.fix, release, case.name, case.topology.world, *both, why)

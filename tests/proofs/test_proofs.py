@@ -10,7 +10,7 @@ import pytest
 from proofs import judging, suite
 from proofs.others import AS_WRITTEN, need_pull_request
 from unhang.prove import host
-from unhang.prove.cases import Case
+from unhang.prove.cases import PASSED, Case, as_it_may
 from unhang.shapes import catalog
 
 Tell = Callable[..., None]
@@ -39,6 +39,7 @@ def test_the_untouched_source_shows_the_defect_and_the_patched_one_does_not(
 ) -> None:
     outcomes = suite.answer(proof).outcomes
     untouched, patched = outcomes[host.UNTOUCHED][case.name], outcomes[host.PATCHED][case.name]
+    case = as_it_may(case, untouched)
     wrong = judging.verdict(case, untouched, patched)
     pair = {"untouched": untouched._asdict(), "patched": patched._asdict()}
     tell(**_line(proof, case, wrong), outcomes=pair)
@@ -63,9 +64,11 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
 def test_what_is_left_out_exists() -> None:
     """With a wrong name, something else would be left out, or nothing."""
     for proof in suite.every_proof():
-        cases = {case.name for case in suite.module(proof.fix).CASES}
-        assert cases | proof.of.others.keys() >= proof.release.lacking.keys()
-        assert cases >= proof.release.otherwise.keys()
+        cases = {case.name: case for case in suite.module(proof.fix).CASES}
+        assert cases.keys() | proof.of.others.keys() >= proof.release.lacking.keys()
+        assert cases.keys() >= proof.release.otherwise.keys()
+        passes = {name for name, (ends, _) in proof.release.otherwise.items() if ends == PASSED}
+        assert not [name for name in passes if cases[name].options.get("may_pass")], "the scene says that already"
         versions = {release.version for release in proof.of.releases}
         assert versions >= {version for other in proof.of.others.values() for version in other.only}
 

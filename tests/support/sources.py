@@ -28,7 +28,7 @@ from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
 
-WIDTHS = {**dict.fromkeys(packs.upstreams(), 120), "megatron-core": 100, "megatron-lm": 100}
+WIDTHS = {name: one.width for name, one in packs.upstreams().items()}
 _ROWS: list[dict[str, Any]] = [
     {"fix": fix, **dict(zip(("function", "shape"), key.split())), **entry}
     for fix in catalog.fixes()

@@ -195,8 +195,10 @@ def _tell(fix: str, rewrites: Sequence[Rewrite], left: Sequence[str]) -> None:
         "note: the codemod has upstream's own lines in it. Keep it in your own folder; before you share it, write its "
         "anchors and edits in your own words, as CONTRIBUTING.md says"
     )
+    limits = catalog.manifest_schema()["properties"]
+    title, when = (limits[key]["maxLength"] for key in ("title", "when"))
     console.note(
-        f"next, in a checkout: `nox -s fix -- {fix}` says what to write, and runs every check in order. Every shape "
-        f"stays drifted until its sweep lists it; until then `unhang diff --unknown --fix {fix}` shows the rewrite of "
-        "an installation, and the token that accepts it"
+        f"next, in a checkout: `nox -s fix -- {fix}` says what to write, and runs every check in order. A title has at "
+        f"most {title} characters, `when` {when}. Every shape stays drifted until its sweep lists it; until then "
+        f"`unhang diff --unknown --fix {fix}` shows the rewrite of an installation, and the token that accepts it"
     )

@@ -15,6 +15,7 @@ from unhang.draft.kinds import VALUES
 from unhang.draft.reads import Reads
 from unhang.draft.replacements import INSTEAD, Replacement
 from unhang.gate import literal
+from unhang.plugins import packs
 from unhang.shapes.catalog import Target
 
 _TAKEN = ("None", "True", "False", "Codemod", "Edit", "Function")
@@ -85,7 +86,8 @@ def codemod(fix: Begun) -> str:
 
 def _codemod_class(fix: Begun, rewrite: Rewrite, name: str) -> str:
     constant = "_" + re.sub("(?<!^)(?=[A-Z])", "_", name).upper()
-    comment = f"# unhang {fix.fix}: TODO: why\n"
+    width = packs.upstreams()[rewrite.target.upstream].width
+    comment = f"# unhang {fix.fix}: TODO: why, in a line of at most {width} columns\n"
     pairs = "".join(
         f"    (\n        {edit},\n        # in the release\n{_lines(old)}"
         f"        # in the diff\n{_lines(comment + new)}    ),\n"

@@ -121,7 +121,8 @@ def _page(draft: Draft) -> str:
     names = gate.markdown(", ".join(draft.origin.authors))
     lines = (f"Upstream's change, by {names}:" if names else "Upstream's change:", gate.markdown(draft.origin.title))
     links = "".join(f"{_wrapped(line)}\n" for line in lines if line) + (_link(draft) or "TODO")
-    return f"# {draft.fix}\n\n{_wrapped(gate.markdown(draft.title))}\n{sections}\n## Links\n{links}\n"
+    title = ": ".join(map(gate.markdown, draft.title.split(": ", 1)))  # what is before its colon stays plain
+    return f"# {draft.fix}\n\n{_wrapped(title)}\n{sections}\n## Links\n{links}\n"
 
 
 def _wrapped(text: str) -> str:

@@ -12,7 +12,7 @@ from unhang import __version__, gate, suggest
 from unhang.errors import joined
 from unhang.judge.decide import APPLIED, NEEDED
 from unhang.prove import table
-from unhang.prove.cases import ABSENT, BROKEN, CRASHED, HUNG, PASSED, Case, Outcome, Topology
+from unhang.prove.cases import ABSENT, BROKEN, CRASHED, HUNG, PASSED, Case, Outcome, Topology, as_it_may
 from unhang.prove.gpus import Gpu
 from unhang.prove.line import (
     FAILED,
@@ -65,8 +65,7 @@ def judged(line: Line, case: Case, untouched: Outcome | None, patched: Outcome) 
     broken = next((outcome for outcome in (untouched, patched) if outcome and outcome.status == BROKEN), None)
     if broken is not None:
         return _unknown(line, f"the proof does not run here: {_last(broken)}")
-    if untouched is not None and untouched.status == PASSED and case.options.get("may_pass"):
-        case = case._replace(untouched=PASSED, at="")
+    case = as_it_may(case, untouched)
     if untouched is not None and (untouched.status != case.untouched or case.at not in untouched.detail):
         expected = f"{case.untouched} {case.at}".strip()
         return _unknown(line, f"the untouched source {untouched.status}, but the proof expects: {expected}")

@@ -25,6 +25,7 @@ _CLAUSES = ("differ", "types", "shapes")
 """The keys of a signature that say no function, error or symptom: nobody looks for their words."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+_swept: dict[str, Mapping[str, Any]] = {}
 
 
 class Target(NamedTuple):
@@ -429,7 +430,7 @@ def facts(fix: str) -> Mapping[str, Any]:
     pack = pack_of(fix)
     path = os.path.join(packs.part(pack, "compat"), "data", f"{fix}.json")
     if not pack.folder:
-        ours: Mapping[str, Any] = known(path)
+        ours: Mapping[str, Any] = _swept.get(fix) or known(path)
         return ours
     if not os.path.lexists(path):
         return {}
@@ -437,6 +438,13 @@ def facts(fix: str) -> Mapping[str, Any]:
     if lost := lacking(found):
         raise packs.bad(path, f"a part of it is missing: {lost}, which another part names")
     return found
+
+
+def learn(swept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Let this be on record of our fixes for the rest of this run: a sweep knows it, and has not written it yet."""
+    _swept.update(swept)
+    for function in (facts, outlines, releases, releases_of, shape_table):
+        function.cache_clear()
 
 
 def pack_of(fix: str) -> Pack:

@@ -1,16 +1,20 @@
 """The sweep as a whole, on made-up wheels from an index on this machine, and made-up clones."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from support import fake_scenes
 from support.fake_clone import git, repository
 from support.fake_index import AFFECTED, BATCH, CLEAN, ENGINE, PARALLEL, UNCLEAR, FakeIndex
-from unhang.compat.sweep import generate, matrix_files, sources
+from unhang.compat.sweep import generate, matrix_files, sources, trees
+from unhang.judge.rows import Row, Source
 from unhang.shapes import catalog, shape
+from unhang.shapes.facts import known
 
 pytest.importorskip("git")
 Capture = pytest.CaptureFixture[str]
@@ -223,6 +227,35 @@ def test_a_fix_that_is_new_gets_its_rows(fake: FakeIndex, tmp_path: Path, monkey
     assert written(tmp_path / "out") != whole
     assert run(tmp_path, "--fix", "expert-dp-warmup") == 0
     assert written(tmp_path / "out") == whole
+
+
+@pytest.fixture
+def unswept(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fix of which nothing is on record yet."""
+    fix = "mtp-cp-deadlock"
+    with monkeypatch.context() as without:
+        without.setattr(catalog, "known", lambda path: {} if path.endswith(f"/data/{fix}.json") else known(path))
+        without.setattr(catalog, "_swept", {})
+        catalog.learn({})
+        yield fix
+    catalog.learn({})
+
+
+@pytest.mark.parametrize("targets", [{}, {"verl": ["verl/another.py::f"]}], ids=["a new fix", "a new target"])
+def test_the_first_run_knows_the_releases_in_which_a_scene_can_play(
+    targets: dict[str, list[str]], unswept: str, fake: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+
+    def play(fix: str, before: Source, after: Source | None) -> Row:
+        places.extend([(fix, version) for _, version, _ in trees._all_released(catalog.fix(fix).targets)])
+        return fake_scenes.run(fix, before, after)
+
+    monkeypatch.setattr(trees, "run", play)
+    if targets:
+        catalog.learn({unswept: {"targets": targets, "releases": {"verl 0.7.0": ["0123456789abcdef"]}}})
+    assert run(tmp_path) == 0
+    assert {version for fix, version in places if fix == unswept} == {"0.7.0"}
 
 
 def test_conflict_markers_are_told_before_anything_is_fetched(fake: FakeIndex, tmp_path: Path, capsys: Capture) -> None:

@@ -106,6 +106,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         edited("page", "\n## Cause\n", "\n## Cause\nTODO\n"),
         "page.md: TODO: is still to be written, on line ",
     ),
+    "a comment that is too long": (
+        edited("codemod", "# unhang mtp-cp-deadlock: ", f"# unhang mtp-cp-deadlock: {'x' * 60} "),
+        "a line of upstream's has 120 columns, with its indentation",
+    ),
     "no fuzz": (edited("test", "FUZZ = ", "OTHER = "), "test_mtp_cp_deadlock.py: FUZZ: is missing: `nox -s fuzz`"),
 }
 
@@ -120,6 +124,16 @@ def test_each_problem_is_named(name: str, checkout: Path) -> None:
     change, message = BROKEN[name]
     change(checkout)
     assert [line for line in found(checkout) if message in line], found(checkout)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"title": "t" * 71}, {"when": f"only with {'x' * 256}"}], ids=lambda keys: next(iter(keys))
+)
+def test_what_is_too_long_is_named_once_with_its_limit(keys: dict[str, str], checkout: Path) -> None:
+    changed(**keys)(checkout)
+    (name,), (line,) = keys, found(checkout)
+    assert line.startswith(f"{FILES['manifest']}: {name}: ")
+    assert f"at most {70 if name == 'title' else 256} characters" in line
 
 
 def test_all_that_is_missing_is_named_at_once(

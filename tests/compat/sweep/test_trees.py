@@ -74,6 +74,7 @@ def test_a_function_that_no_release_has_plays_where_its_file_is() -> None:
     text = "class GatedDeltaNet:\n    def _torch_compiled_gated_norm(self):\n        pass\n"
     target, (folder,) = trees.closest("gdn-out-norm-tp", Source(text, name))
     assert (target.file, str(folder)) == ("megatron/core/ssm/gated_delta_net.py", "megatron-core/0.18.2")
+    assert target.function == name, "its own text is played, and not that of what the release has"
     with pytest.raises(trees.TreeError, match="no release has None"):
         trees.closest("gdn-out-norm-tp", Source(text, "None"))
 
