@@ -1,0 +1,66 @@
+"""resume-mixed-lr: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from support.rewrites import EveryRewrite
+
+FIX = "resume-mixed-lr"
+_RELEASES = {"megatron-core": ["0.14.0", "0.16.1", "0.18.2"]}
+_FILTER, _LOAD = "MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict"
+FILTERS, LOADS = (sources.cases(FIX, _RELEASES, function=function) for function in (_FILTER, _LOAD))
+
+
+@pytest.mark.parametrize("case", FILTERS + LOADS)
+class TestRewrite(EveryRewrite):
+    """What the function does is the scene's to show."""
+
+
+@pytest.mark.parametrize("case", FILTERS + LOADS + sources.as_written(FIX))
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), "groups that four keys alone tell apart")
+
+
+@pytest.mark.parametrize(
+    ("cases", "old", "new", "missing"),
+    [
+        (FILTERS, "key not in loaded_groups_map", "key not in state_dict_groups", "if key not in loaded_groups_map"),
+        (LOADS, "= make_needed_groups(inner_param_group)", "= inner_param_group", "needed_groups = make_needed_groups"),
+    ],
+)
+def test_another_search_is_no_anchor(cases: list[object], old: str, new: str, missing: str) -> None:
+    sources.assert_no_anchor(sources.first(cases), old, new, match=f"not found: {missing}")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_PICK, _NAMES = "[*same, *alike[place:], alike[-1]]", '{"params", "lr", "weight_decay", "step"}'
+BY_HAND: ByHand = {
+    "the last, as before": Sub(_PICK, "[alike[-1]]"),
+    "the first": Sub(_PICK, "[alike[0]]"),
+    "by place alone": Sub(_PICK, "[*alike[place:], alike[-1]]"),
+    "by settings alone": Sub(_PICK, "[*same, alike[-1]]"),
+    "by place first": Sub(_PICK, "[*alike[place:], *same]"),
+    "with the rate of the moment": Sub(_NAMES, '{"params", "weight_decay", "step"}'),
+    "by the rates alone": Sub(f"{{*own}}.union(*alike) - {_NAMES}", '{"max_lr", "min_lr"}'),
+    "only of three": Sub("len(alike) > 1", "len(alike) > 2"),
+}
+MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND)]
+_SHARDED = ("decoupled-lr", "decoupled-lr-2", "doubled")
+PROOFS = [
+    Proofs(
+        "megatron-core",
+        [Release("0.18.2", core=True), Release("0.17.1"), Release("0.16.1")],
+        {
+            "half: the last of two": Other(
+                without(r"len\(alike\) > 1", "len(alike) > 2"), _SHARDED, "differs: the rates"
+            )
+        },
+    )
+]
+FUZZ = Fuzz(FILTERS + LOADS, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
