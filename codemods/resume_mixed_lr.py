@@ -6,48 +6,29 @@ https://github.com/NVIDIA/Megatron-LM/pull/4705
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
-from unhang.codemods.base import AnchorError, Codemod, after, refuse_own
+from unhang.codemods.base import AnchorError, Codemod, expression, followed_by, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+_KEYS = "param_group_identifier_keys"
 _OWN = """\
 # unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
+keys_of = lambda one: tuple(
+    one.get(it, one.get(f"pre_{{it}}")) for it in param_group_identifier_keys
+)
 alike = [
-    one
-    for one in {saved}
-    if {keys} == {key}
+    one for one in {saved} if keys_of(one) == {key}
 ]
 if len(alike) > 1:
-    own = {own}
-    place = {before}.count({key})
+    before = {current}[: len({done})]
+    own = {current}[len(before)]
+    place = [keys_of(one) for one in before].count({key})
     names = {{*own}}.union(*alike) - {{"params", "lr", "weight_decay", "step"}}
     same = [one for one in alike if all(one.get(it) == own.get(it) for it in names)]
-    {found}[{key}] = dict([*same, *alike[place:], alike[-1]][0])
+    {groups}[{key}] = dict([*same, *alike[place:], alike[-1]][0])
 """
-_KEYS = "param_group_identifier_keys"
-_FILTER = (
-    "if key not in loaded_groups_map: ...",
-    {
-        "saved": "state_dict_groups",
-        "keys": f'tuple(\n        one.get(it, one.get(f"pre_{{it}}")) for it in {_KEYS}\n    )',
-        "key": "key",
-        "own": "current_groups[len(final_groups)]",
-        "before": "needed_groups[: len(final_groups)]",
-        "found": "loaded_groups_map",
-    },
-)
-_LOAD = (
-    "needed_groups = make_needed_groups(inner_param_group)",
-    {
-        "saved": 'state_dict["optimizer"]["param_groups"]',
-        "keys": "make_needed_groups(one)",
-        "key": "needed_groups",
-        "own": "inner_param_group",
-        "before": "[*map(make_needed_groups, state_dict_param_groups)]",
-        "found": "param_groups_map",
-    },
-)
 
 
 class OwnGroup(Codemod):
@@ -55,38 +36,56 @@ class OwnGroup(Codemod):
 
     Before::
 
-        def load(current_groups, state_dict_groups, loaded_groups_map):
+        def load(current_groups, saved_groups):
             for key in needed_groups:
-                if key not in loaded_groups_map:
-                    raise ValueError
-                final_groups.append(loaded_groups_map[key])
+                assert key in groups
+                final_groups.append(groups[key])
 
     After::
 
-        def load(current_groups, state_dict_groups, loaded_groups_map):
+        def load(current_groups, saved_groups):
             for key in needed_groups:
-                if key not in loaded_groups_map:
-                    raise ValueError
+                assert key in groups
                 # unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
+                keys_of = lambda one: tuple(
+                    one.get(it, one.get(f"pre_{it}")) for it in param_group_identifier_keys
+                )
                 ...
-                    loaded_groups_map[key] = dict([*same, *alike[place:], alike[-1]][0])
-                final_groups.append(loaded_groups_map[key])
+                    groups[key] = dict([*same, *alike[place:], alike[-1]][0])
+                final_groups.append(groups[key])
     """
 
     def plan(self, function: Function) -> list[Edit]:
         if self.fixed_upstream(function):
             raise AnchorError("groups that four keys alone tell apart")
         refuse_own(function, {"alike"})
-        anchor, names = _LOAD if function.name == "load_state_dict" else _FILTER
-        return [after(function, anchor, _OWN.format(**names))]
+        loops = [it for it in function.body if isinstance(it, ast.For)]
+        loop, groups, key = once([found for it in loops for found in _looked_up(it)], "groups[key] in a loop")
+        appended = [it.value for it in ast.walk(loop) if isinstance(it, ast.Attribute) and it.attr == "append"]
+        names = {"groups": groups.id, "key": key.id, "done": expression(once(appended, "append(...) in a loop"))}
+        if function.name == "load_state_dict":
+            names |= {"current": expression(loop.iter), "saved": 'state_dict["optimizer"]["param_groups"]'}
+        else:
+            names |= zip(("current", "saved"), (it.arg for it in function.args.args))
+        earlier = [it for it in loop.body if (it.end_lineno or 0) < key.lineno]
+        row = once(earlier[-1:], "groups[key] after a statement of its loop")
+        return [span(row, row, followed_by(_OWN.format_map(names)))]
 
     def names(self, function: Function) -> frozenset[str]:
-        return frozenset() if function.name == "load_state_dict" else frozenset({_KEYS})
+        return frozenset({_KEYS})
 
     def fixed_upstream(self, function: Function) -> bool:
         """Return whether a group may lack a key, as with the more keys of upstream's own fix."""
         inner = [it for it in ast.walk(function) if isinstance(it, ast.FunctionDef) and it is not function]
         return any(isinstance(it, ast.Constant) and it.value is None for made in inner for it in ast.walk(made))
+
+
+def _looked_up(loop: ast.For) -> Iterator[tuple[ast.For, ast.Name, ast.Name]]:
+    """Yield the loop with each dictionary and key that it reads, both by name."""
+    for it in ast.walk(loop):
+        if isinstance(it, ast.Subscript) and isinstance(it.ctx, ast.Load):
+            if isinstance(it.value, ast.Name) and isinstance(it.slice, ast.Name):
+                yield loop, it.value, it.slice
 
 
 CODEMODS = {

@@ -12,8 +12,8 @@ from support.rewrites import EveryRewrite
 
 FIX = "resume-mixed-lr"
 _RELEASES = {"megatron-core": ["0.14.0", "0.16.1", "0.18.2"]}
-_FILTER, _LOAD = "MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict"
-FILTERS, LOADS = (sources.cases(FIX, _RELEASES, function=function) for function in (_FILTER, _LOAD))
+_FUNCTIONS = ("MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict")
+FILTERS, LOADS = (sources.cases(FIX, _RELEASES, function=it) for it in _FUNCTIONS)
 
 
 @pytest.mark.parametrize("case", FILTERS + LOADS)
@@ -29,8 +29,8 @@ def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.C
 @pytest.mark.parametrize(
     ("cases", "old", "new", "missing"),
     [
-        (FILTERS, "key not in loaded_groups_map", "key not in state_dict_groups", "if key not in loaded_groups_map"),
-        (LOADS, "= make_needed_groups(inner_param_group)", "= inner_param_group", "needed_groups = make_needed_groups"),
+        (FILTERS, "group = loaded_groups_map[key]", "group = loaded_groups_map.get(key)", r"groups\[key\] in a loop"),
+        (LOADS, "state_dict_param_groups.append(", "state_dict_param_groups.insert(0, ", r"append\(...\) in a loop"),
     ],
 )
 def test_another_search_is_no_anchor(cases: list[object], old: str, new: str, missing: str) -> None:
@@ -50,17 +50,14 @@ BY_HAND: ByHand = {
     "by the rates alone": Sub(f"{{*own}}.union(*alike) - {_NAMES}", '{"max_lr", "min_lr"}'),
     "only of three": Sub("len(alike) > 1", "len(alike) > 2"),
 }
-MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND)]
-_SHARDED = ("decoupled-lr", "decoupled-lr-2", "doubled")
+MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
+_THREE = without(r"len\(alike\) > 1", "len(alike) > 2")
+_BY_FLAG = dict.fromkeys(("decoupled-lr", "decoupled-lr-2", "decoupled-lr-whole"), ("passed", ""))
 PROOFS = [
     Proofs(
         "megatron-core",
-        [Release("0.18.2", core=True), Release("0.17.1"), Release("0.16.1")],
-        {
-            "half: the last of two": Other(
-                without(r"len\(alike\) > 1", "len(alike) > 2"), _SHARDED, "differs: the rates"
-            )
-        },
+        [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)],
+        {"half: only of three groups": Other(_THREE, ("decoupled-lr", "doubled"), only=("0.18.2", "0.16.1"))},
     )
 ]
 FUZZ = Fuzz(FILTERS + LOADS, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
