@@ -1,4 +1,4 @@
-"""resume-mixed-lr: its rewrite and anchors, and what the sessions need of it."""
+"""resume-mixed-lr: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "resume-mixed-lr"
 _RELEASES = {"megatron-core": ["0.14.0", "0.16.1", "0.18.2"]}
 _FUNCTIONS = ("MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict")
-FILTERS, LOADS = (sources.cases(FIX, _RELEASES, function=it) for it in _FUNCTIONS)
+CASES = [case for it in _FUNCTIONS for case in sources.cases(FIX, _RELEASES, function=it)]
 
 
-@pytest.mark.parametrize("case", FILTERS + LOADS)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
-
-
-@pytest.mark.parametrize("case", FILTERS + LOADS + sources.as_written(FIX))
+@pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
 def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
     sources.assert_told_apart(case.load(), "groups that four keys alone tell apart")
 
 
 def test_another_search_is_no_anchor() -> None:
     old, new = "loaded_groups_map[key]", "loaded_groups_map.get(key)"
-    sources.assert_no_anchor(sources.first(FILTERS), old, new, r"groups\[key\] in a loop")
+    sources.assert_no_anchor(sources.first(CASES), old, new, r"groups\[key\] in a loop")
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
@@ -53,4 +47,4 @@ PROOFS = [
         {"half: only of three groups": _HALF},
     )
 ]
-FUZZ = Fuzz(FILTERS + LOADS, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
+FUZZ = Fuzz(CASES, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
