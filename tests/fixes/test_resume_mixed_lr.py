@@ -40,11 +40,6 @@ BY_HAND: ByHand = {
 MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
 _BY_FLAG = dict.fromkeys(("decoupled-lr", "decoupled-lr-2", "decoupled-lr-whole"), ("passed", ""))
 _HALF = Other(without(r"len\(alike\) > 1", "len(alike) > 2"), ("decoupled-lr",), only=("0.18.2", "0.16.1"))
-PROOFS = [
-    Proofs(
-        "megatron-core",
-        [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)],
-        {"half: only of three groups": _HALF},
-    )
-]
+_RUN = [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)]
+PROOFS = [Proofs("megatron-core", _RUN, {"half: only of three groups": _HALF})]
 FUZZ = Fuzz(CASES, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)

@@ -127,9 +127,8 @@ class _Job:
         self.weights[1].is_embedding_or_output_parameter = True
         config = TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=4)
         parallel = distributed.DistributedDataParallelConfig(use_distributed_optimizer=self.sharded)
-        rates = {"lr": 0.01, "min_lr": 0.0, "decoupled_lr": 0.1, "decoupled_min_lr": 0.001}
-        given = optimizer.OptimizerConfig(weight_decay=_DECAY, clip_grad=0.0, **rates)
-        given.params_dtype, given.use_distributed_optimizer = torch.float32, self.sharded
+        rates = {"lr": 0.01, "min_lr": 0.0, "decoupled_lr": 0.1, "decoupled_min_lr": 0.001, "weight_decay": _DECAY}
+        given = optimizer.OptimizerConfig(clip_grad=0.0, use_distributed_optimizer=self.sharded, **rates)
         lr_mult = "pre_lr_mult" if self.how == "NeMo's names" else "lr_mult"
         keys = {"wd_mult": 1.0, lr_mult: 1.0, "is_expert_parallel": False, "is_decoupled_lr": False}
         every = zip(_KINDS[case.options["kind"]], self.weights)
