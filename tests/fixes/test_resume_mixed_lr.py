@@ -35,6 +35,7 @@ BY_HAND: ByHand = {
     "by place first": Sub(_PICK, "[*alike[place:], *same]"),
     "with the rate of the moment": Sub(_NAMES, '{"params", "weight_decay", "step"}'),
     "by the rates alone": Sub(f"{{*own}}.union(*alike) - {_NAMES}", '{"max_lr", "min_lr"}'),
+    "one and the same object": Sub(f"dict({_PICK}[0])", f"{_PICK}[0]"),
     "only of three": Sub("len(alike) > 1", "len(alike) > 2"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
