@@ -1,0 +1,46 @@
+"""resume-mixed-lr: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "resume-mixed-lr"
+_RELEASES = {"megatron-core": ["0.14.0", "0.16.1", "0.18.2"]}
+_FUNCTIONS = ("MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict")
+CASES = [case for it in _FUNCTIONS for case in sources.cases(FIX, _RELEASES, function=it)]
+
+
+@pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), "groups that four keys alone tell apart")
+
+
+def test_another_search_is_no_anchor() -> None:
+    old, new = "loaded_groups_map[key]", "loaded_groups_map.get(key)"
+    sources.assert_no_anchor(sources.first(CASES), old, new, r"groups\[key\] in a loop")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_PICK, _NAMES = "[*same, *alike[place:], alike[-1]]", '{"params", "lr", "weight_decay", "step"}'
+BY_HAND: ByHand = {
+    "the last, as before": Sub(_PICK, "[alike[-1]]"),
+    "by place alone": Sub(_PICK, "[*alike[place:], alike[-1]]"),
+    "by settings alone": Sub(_PICK, "[*same, alike[-1]]"),
+    "by place first": Sub(_PICK, "[*alike[place:], *same]"),
+    "with the rate of the moment": Sub(_NAMES, '{"params", "weight_decay", "step"}'),
+    "by the rates alone": Sub(f"{{*own}}.union(*alike) - {_NAMES}", '{"max_lr", "min_lr"}'),
+    "one and the same object": Sub(f"dict({_PICK}[0])", f"{_PICK}[0]"),
+    "only of three": Sub("len(alike) > 1", "len(alike) > 2"),
+}
+MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
+_BY_FLAG = dict.fromkeys(("decoupled-lr", "decoupled-lr-2", "decoupled-lr-whole"), ("passed", ""))
+_HALF = Other(without(r"len\(alike\) > 1", "len(alike) > 2"), ("decoupled-lr",), only=("0.18.2", "0.16.1"))
+_RUN = [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)]
+PROOFS = [Proofs("megatron-core", _RUN, {"half: only of three groups": _HALF})]
+FUZZ = Fuzz(CASES, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
