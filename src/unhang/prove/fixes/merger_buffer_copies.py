@@ -142,11 +142,12 @@ def wrong(case: Case, ranks: Sequence[Any]) -> str:
         return "" if "weight_0" in error else f"it fails without a word of the buffer: {error}"
     if merged.keys() != due.keys():
         return f"it merges {[*merged]}, not {[*due]}"
-    for key, value in merged.items():
-        if value.shape != due[key].shape:
-            return f"{key} {_WHERE} {tuple(value.shape)}, not {tuple(due[key].shape)}"
-        if value.dtype != due[key].dtype or not torch.equal(value.nan_to_num(7), due[key].nan_to_num(7)):
-            return f"{key} {_WHERE} {value}, not {due[key]}"
+    for key, one in due.items():
+        value = merged[key]
+        if value.shape != one.shape:
+            return f"{key} {_WHERE} {tuple(value.shape)}, not {tuple(one.shape)}"
+        if value.dtype != one.dtype or not torch.equal(value.nan_to_num(7), one.nan_to_num(7)):
+            return f"{key} {_WHERE} {value}, not {one}"
         if not value.is_contiguous():
             return f"{key} is not contiguous"
     if case.options["kind"] == "own":
