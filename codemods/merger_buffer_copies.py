@@ -44,8 +44,9 @@ class LoadAndMerge(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        row = once([row for row in _merged(function, "torch.cat") if _dim(row) == "dim=0"], _CAT)
-        whole = row.targets[0]
+        rows = [(row, row.targets[0]) for row in _merged(function, "torch.cat")]
+        cats = [(row, to) for row, to in rows if expression(row.value) == f"torch.cat({expression(to)}, dim=0)"]
+        row, whole = once(cats, _CAT)
         if not isinstance(whole, ast.Subscript) or not isinstance(whole.slice, ast.Name):
             raise AnchorError(_CAT)
         return [span(row, row, instead(_ONE.format(expression(whole), whole.slice.id)))]
@@ -61,10 +62,6 @@ def _merged(function: Function, merge: str) -> list[ast.Assign]:
     """Return the assignments of what a call makes of a list to the place of that list, which is its last argument."""
     rows = [row for row in ast.walk(function) if isinstance(row, ast.Assign) and row.value in calls(function, merge)]
     return [row for row in rows if [expression(it) for it in row.targets] == [expression(row.value.args[-1])]]  # type: ignore[attr-defined]
-
-
-def _dim(row: ast.Assign) -> str:
-    return ", ".join(f"{it.arg}={expression(it.value)}" for it in row.value.keywords)  # type: ignore[attr-defined]
 
 
 CODEMODS = {"FSDPModelMerger._load_and_merge_state_dicts": LoadAndMerge()}

@@ -11,7 +11,6 @@ from unhang.codemods.base import AnchorError, Codemod, calls, expression, follow
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_KEY = "position_ids"
 _MADE, _UPSTREAMS = "torch.nested.as_nested_tensor", "nested_tensor_from_tensor_list"
 _ANCHOR = f"... = {_MADE}(..., layout=torch.jagged)"
 _TURNED = """\
@@ -42,10 +41,7 @@ class Nest(Codemod):
             # unhang mrope-ragged-axis: of samples of one length, torch takes the first axis for the ragged one
             if nested.dim() == 3 and nested._ragged_idx == 1:
                 nested = torch.nested.nested_tensor_from_jagged(
-                    nested.values().unflatten(0, (nested.size(0), -1)).transpose(0, 1).flatten(1),
-                    torch.arange(nested.size(0) + 1, device=nested.device)
-                    * nested.size(2),
-                    jagged_dim=2,
+                    ...
                 )
             return nested
     """
@@ -64,7 +60,7 @@ class Nest(Codemod):
             raise AnchorError(_ANCHOR)
         when = ""
         if isinstance(target, ast.Subscript):  # a batch, which has other nested tensors too
-            when = f'{expression(target.slice)} == "{_KEY}" and '
+            when = f'{expression(target.slice)} == "position_ids" and '
         return span(row, row, followed_by(_TURNED.format(expression(target), when=when)))
 
     def names(self, function: Function) -> frozenset[str]:

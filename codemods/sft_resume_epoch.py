@@ -12,10 +12,9 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _LOAD = "self.train_dataloader.load_state_dict"
-_STEP = "extract_step"
 _GUARDED = """\
 # unhang sft-resume-epoch: a loader that is used up would leave out the next epoch
-if {step}({path}) % len(self.train_dataloader):
+if extract_step({path}) % len(self.train_dataloader):
     {load}
 """
 
@@ -47,13 +46,10 @@ class LoadState(Codemod):
         rows = [row for row in ast.walk(function) if isinstance(row, ast.Expr) and row.value is call]
         row = once(rows, f"{_LOAD}(...) alone")
         path = once([each.arg for each in function.args.args[1:]], "one path")
-        return [span(row, row, instead(_GUARDED.format(path=path, step=_STEP, load=expression(call))))]
+        return [span(row, row, instead(_GUARDED.format(path=path, load=expression(call))))]
 
     def names(self, function: Function) -> frozenset[str]:
-        return frozenset({_STEP})
+        return frozenset({"extract_step"})
 
 
-CODEMODS = {
-    "CheckpointHandler._load_dataloader_state": LoadState(),
-    "FSDPSFTTrainer._load_dataloader_state": LoadState(),
-}
+CODEMODS = {f"{it}._load_dataloader_state": LoadState() for it in ("CheckpointHandler", "FSDPSFTTrainer")}

@@ -1,4 +1,4 @@
-"""mrope-ragged-axis: its rewrite and anchors, what its verdict rests on, and what the sessions need of it."""
+"""mrope-ragged-axis: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
@@ -19,13 +18,6 @@ CASES = [
     *sources.cases(FIX, {"verl": [*OLD, "0.8.0", "0.9.1"]}, function=MAKE),
     *(case for function in (CHUNK, SELECT) for case in sources.cases(FIX, {"verl": OLD}, function=function)),
 ]
-
-
-def test_each_release_that_makes_nested_position_ids_needs_it() -> None:
-    rows = matrix.rows([catalog.fix(FIX)], {"verl": catalog.releases()["verl"]}, catalog.shape_table())
-    now = {row.version: row.verdict for row in rows}
-    assert {it for it, verdict in now.items() if verdict == "needed"} == {it for it in now if it >= "0.7"}
-    assert {now[version] for version in now if version < "0.7"} == {"not-affected"}
 
 
 @pytest.mark.parametrize("case", [*sources.as_written(FIX), *CASES])
@@ -46,10 +38,8 @@ def test_ids_that_are_made_otherwise_are_no_anchor(old: str, new: str, found: st
 
 
 def test_half_of_upstreams_own_fix_is_not_taken_for_it() -> None:
-    source = sources.as_written(FIX)[0].values[0].load()
-    half = sources.mutated(
-        source.function, "= tu.nested_tensor", "= torch.nested.as_nested_tensor() or tu.nested_tensor"
-    )
+    source, made = sources.first(sources.as_written(FIX)), "tu.nested_tensor"
+    half = sources.mutated(source.function, f"= {made}", f"= torch.nested.as_nested_tensor() or {made}")
     assert not codemod(source.target).fixed_upstream(half)
 
 
@@ -70,17 +60,10 @@ MUTANTS = [
     Mutants("verl", ("0.7.0",), BY_HAND, function=CHUNK),
     Mutants("verl", ("0.7.1",), _OF_A_BATCH, function=SELECT),
 ]
-_NEVER = without("_ragged_idx == 1", "_ragged_idx == 0", count=0)
-PROOFS = [
-    Proofs(
-        "verl",
-        [
-            *(Release(it, core=it in ("0.9.1", "0.7.1")) for it in ("0.9.1", "0.8.0", *OLD)),
-        ],
-        {
-            "half: along the axes": Other(without(r"\.transpose\(0, 1\)", ""), ("equal",)),
-            "never": Other(_NEVER, ("one",)),
-        },
-    )
-]
+_RELEASES = [Release(it, core=it in ("0.9.1", "0.7.1")) for it in ("0.9.1", "0.8.0", *OLD)]
+_OTHERS = {
+    "half: along the axes": Other(without(r"\.transpose\(0, 1\)", ""), ("equal",)),
+    "never": Other(without("_ragged_idx == 1", "_ragged_idx == 0", count=0), ("one",)),
+}
+PROOFS = [Proofs("verl", _RELEASES, _OTHERS)]
 FUZZ = Fuzz(CASES, 2, "as_nested_tensor|nested_tensor_from_jagged|position_ids", examples=60)

@@ -8,23 +8,21 @@ model's state as it was before it was sharded, in bfloat16, which the merger mak
 from __future__ import annotations
 
 import importlib
-import io
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest.mock import patch
+from typing import TYPE_CHECKING, Any
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
-from ..ranks import shims
+from ..ranks import files, shims
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 WARM = ("torch", "tqdm", "torch.distributed.tensor", "torch.distributed.fsdp")
 _MODULE = "verl.model_merger.fsdp_model_merger"
 _WHERE = "is merged to"
-_ONE, _TWO, _FOUR = Topology(), Topology(dp=2), Topology(dp=4)
+_TWO, _FOUR = Topology(dp=2), Topology(dp=4)
 CASES = (
     Case("vector-2", _TWO, DIFFERS, _WHERE, {"kind": "vector"}, core=True),
     Case("vector-4", _FOUR, DIFFERS, _WHERE, {"kind": "vector"}),
@@ -43,27 +41,21 @@ _PLAYED = {
     (4, 2): ("none", "vector", "own"),
 }
 """The kinds of buffers, by the number of ranks and fsdp_size."""
-
-
-def _untouched(kind: str, fsdp_size: int) -> str:
-    return CRASHED if kind == "scalar" else DIFFERS if fsdp_size > 1 and kind != "none" else PASSED
-
-
 GRID = [
     Case(
-        f"{kind}, {ranks} ranks, fsdp_size {fsdp_size}",
+        f"{kind}, {ranks} ranks, fsdp_size {size}",
         Topology(dp=ranks),
-        _untouched(kind, fsdp_size),
-        options={"kind": kind, "fsdp_size": fsdp_size, "beyond": kind in _BEYOND},
+        CRASHED if kind == "scalar" else DIFFERS if size > 1 and kind != "none" else PASSED,
+        options={"kind": kind, "fsdp_size": size, "beyond": kind in _BEYOND},
     )
-    for (ranks, fsdp_size), kinds in _PLAYED.items()
+    for (ranks, size), kinds in _PLAYED.items()
     for kind in kinds
 ]
 HELD = {
     r"isinstance\(state_dict\[key\], list\)": "each is a list, made in the loop before",
     "mesh_shape": "`_calculate_shard_configuration` gives one dimension alone",
 }
-YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {"kind": "vector"})
+YOURS = Case("yours", Topology(), DIFFERS, _WHERE, {"kind": "vector"})
 RULED_OUT = ("world", "one rank saves one file, of which nothing is merged")
 
 
@@ -74,81 +66,64 @@ def caveat(case: Case) -> str:
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
+    world, kind = case.topology.world, case.options["kind"]
     return {
-        **{"strategy": "fsdp2", "ranks": case.topology.world, "fsdp_size": _fsdp_size(case)},
-        "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)": case.options["kind"]
-        != "none",
-        "a buffer without dimensions": case.options["kind"] == "scalar",
-        "a checkpoint is merged by verl.model_merger": True,
+        **{"strategy": "fsdp2", "ranks": world, "fsdp_size": case.options.get("fsdp_size", world)},
+        "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)": kind != "none",
+        **{"a buffer without dimensions": kind == "scalar", "a checkpoint is merged by verl.model_merger": True},
     }
-
-
-class Merged(NamedTuple):
-    """What the merger made of the files, on rank 0."""
-
-    found: Mapping[str, Any]
-    due: Mapping[str, Any]
-    storages: int
-    """How many storages the merged tensors have."""
-    error: str
 
 
 def prepare() -> None:
     """Import the real merger among stand-ins."""
     sys.meta_path.insert(0, Around("verl", {_MODULE}, any_module))
-    _module()
+    importlib.import_module(_MODULE)
 
 
-def on_rank(case: Case, rank: int) -> Merged | None:
-    """Save a sharded model, and merge it on rank 0."""
-    import torch
+def on_rank(case: Case, rank: int) -> Any:
+    """Save a sharded model; on rank 0, return the merged tensors, those due, their storages, and why it is refused."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    world, size = case.topology.world, _fsdp_size(case)
-    model = _model(case, rank)
+    world = case.topology.world
+    size = case.options.get("fsdp_size", world)
+    model = _model(case.options["kind"], rank == size - 1)
     due = {key: value.detach().bfloat16().clone() for key, value in model.state_dict().items()}
     names = ("fsdp",) if size == world else ("ddp", "fsdp")
     fully_shard(model, mesh=init_device_mesh(shims.DEVICE, (world // size, size)[-len(names) :], mesh_dim_names=names))
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    files: list[bytes] = [b""] * world
-    dist.all_gather_object(files, file.getvalue())
+    saved: list[bytes] = [b""] * world
+    dist.all_gather_object(saved, files.saved(model.state_dict()))
     if rank:
         return None
-    saved = {f"model_world_size_{world}_rank_{at}.pt": content for at, content in enumerate(files)}
-    merger, error = object.__new__(_module().FSDPModelMerger), ""
-    merged: list[Any] = []
+    merger: Any = object.__new__(importlib.import_module(_MODULE).FSDPModelMerger)
+    merged: list[dict[str, Any]] = []
     merger.config = SimpleNamespace(local_dir="job", operation="merge", hf_upload=False)
     merger._get_world_size = lambda: world
     merger.save_hf_model_and_tokenizer = merged.append
-    load = torch.load
-    with patch.object(torch, "load", lambda path, **given: load(io.BytesIO(saved[path.name]), **given)):
+    with files.there({f"job/model_world_size_{world}_rank_{at}.pt": it for at, it in enumerate(saved)}):
         try:
             merger.merge_and_save()
-        except Exception as given:
+        except Exception as error:
             if case.options["kind"] != "own":
                 raise
-            error = str(given)
-    found = merged[0] if merged else {}
-    return Merged(found, due, len({it.untyped_storage().data_ptr() for it in found.values()}), error)
+            return {}, due, 0, str(error)
+    return merged[0], due, len({it.untyped_storage().data_ptr() for it in merged[0].values()}), ""
 
 
-def _model(case: Case, rank: int) -> Any:
-    """Return a model that is the same on each rank, but for a buffer of the kind `own`."""
+def _model(kind: str, is_other: bool) -> Any:
+    """Return a model that is the same on each rank; on another one, a buffer of the kind `own` has other values."""
     import torch
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 6, bias=False)
-    kind = case.options["kind"]
     table = torch.randn(2, 3).to(torch.bfloat16 if kind in _BEYOND else torch.float32)  # not copied by .bfloat16()
     buffers = {
         "none": [],
         "vector": [table[0, :1].clone(), table[1].clone()],
         "scalar": [table[0, 0].clone()],
         "matrix": [table],
-        "own": [table[0] * (1 + 2**-6 * (rank == _fsdp_size(case) - 1)), table[1].clone()],
+        "own": [table[0] * (1 + 2**-6 * is_other), table[1].clone()],
         "nan": [table[0] * float("nan")],
         "aliases": [table[0], table],
         "transposed": [table.t()],
@@ -158,38 +133,30 @@ def _model(case: Case, rank: int) -> Any:
     return model
 
 
-def wrong(case: Case, ranks: Sequence[Merged | None]) -> str:
+def wrong(case: Case, ranks: Sequence[Any]) -> str:
     """Return what is wrong with the merged state; empty where nothing is."""
     import torch
 
-    (merged,) = (it for it in ranks if it is not None)
-    if merged.error:
-        return "" if "weight_0" in merged.error else f"it fails without a word of the buffer: {merged.error}"
-    if merged.found.keys() != merged.due.keys():
-        return f"it merges {[*merged.found]}, not {[*merged.due]}"
-    for key, due in merged.due.items():
-        found = merged.found[key]
-        if found.shape != due.shape:
-            return f"{key} {_WHERE} {tuple(found.shape)}, not {tuple(due.shape)}"
-        if found.dtype != due.dtype or not torch.equal(found.nan_to_num(7), due.nan_to_num(7)):
-            return f"{key} {_WHERE} {found}, not {due}"
-        if not found.is_contiguous():
+    merged, due, storages, error = ranks[0]
+    if error:
+        return "" if "weight_0" in error else f"it fails without a word of the buffer: {error}"
+    if merged.keys() != due.keys():
+        return f"it merges {[*merged]}, not {[*due]}"
+    for key, one in due.items():
+        value = merged[key]
+        if value.shape != one.shape:
+            return f"{key} {_WHERE} {tuple(value.shape)}, not {tuple(one.shape)}"
+        if value.dtype != one.dtype or not torch.equal(value.nan_to_num(7), one.nan_to_num(7)):
+            return f"{key} {_WHERE} {value}, not {one}"
+        if not value.is_contiguous():
             return f"{key} is not contiguous"
     if case.options["kind"] == "own":
         return "weight_0 is merged to what one rank has"
-    return "" if merged.storages == len(merged.due) else "tensors share a storage"
+    return "" if storages == len(due) else "tensors share a storage"
 
 
-def right(case: Case, ranks: Sequence[Merged | None]) -> str:
+def right(case: Case, ranks: Sequence[Any]) -> str:
     """Return what was seen."""
-    (merged,) = (it for it in ranks if it is not None)
-    shapes = [f"{key} {_WHERE} {tuple(found.shape)}" for key, found in merged.found.items()]
-    return f"{', '.join(sorted(shapes, reverse=True))}, as it was" if shapes else f"it refuses: {merged.error}"
-
-
-def _fsdp_size(case: Case) -> int:
-    return int(case.options.get("fsdp_size", case.topology.world))
-
-
-def _module() -> Any:
-    return importlib.import_module(_MODULE)
+    merged, _, _, error = ranks[0]
+    shapes = [f"{key} {_WHERE} {tuple(value.shape)}" for key, value in merged.items()]
+    return f"{', '.join(sorted(shapes, reverse=True))}, as it was" if shapes else f"it refuses: {error}"

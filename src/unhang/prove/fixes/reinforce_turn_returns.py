@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 WARM = ("torch", "tensordict", "transformers")
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
-_ONE = Topology()
 _WHERE = "the returns where a token counts are"
 _BATCHES = {
     "one turn": ((5,), (7,), (50,), (8,)),
@@ -39,7 +38,7 @@ def _case(name: str, batch: str, core: bool = False, **options: Any) -> Case:
     """Return a case; whether several turns are wrong depends on the release."""
     may = {"may_pass": True} if batch in ("several turns", "begins with a gap") else {}
     ends = (PASSED, "") if batch in _RIGHT else (DIFFERS, _WHERE)
-    return Case(name, _ONE, *ends, {"batch": batch, **may, **options}, core)
+    return Case(name, Topology(), *ends, {"batch": batch, **may, **options}, core)
 
 
 _COARSE = _case("one-turn-bfloat16", "one turn", gamma=0.999, mask="float32", dtype="bfloat16")

@@ -9,23 +9,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import io
-import itertools
-import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks import files
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 WARM = ("torch", "torchdata.stateful_dataloader", "hydra", "ray", "peft", "transformers", "tensordict")
-_WHERE = "the steps are"
-_EPOCHS, _BATCH = 3, 2
+_WHERE, _EPOCHS, _BATCH = "the steps are", 3, 2
 _HANDLER, _FSDP = "verl.utils.checkpoint.checkpoint_handler", "verl.trainer.fsdp_sft_trainer"
 _TRAINERS = {"verl.trainer.sft_trainer": _HANDLER, "verl.trainer.sft_trainer_ray": _HANDLER, _FSDP: _FSDP}
 """The modules of the trainers, and of what restores the loader of each."""
@@ -43,18 +40,13 @@ GRID = [
         DIFFERS if kept and 0 < stop < _EPOCHS * steps and stop % steps == 0 else PASSED,
         options={"steps": steps, "stop": stop, "rest": rest, "has_state": kept},
     )
-    for ranks, (steps, rest, stops) in itertools.product(
-        (1, 2), ((4, 0, (0, 2, 4, 6, 8, 9, 12)), (3, 1, (2, 3, 4, 6, 9)), (1, 0, (1, 2, 3)))
-    )
+    for ranks in (1, 2)
+    for steps, rest, stops in ((4, 0, (0, 2, 4, 6, 8, 9, 12)), (3, 1, (2, 3, 4, 6, 9)), (1, 0, (1, 2, 3)))
     for stop, kept in [*((stop, True) for stop in stops), (steps, False)]
 ]
 _PULL = "of a file that only pull request 7402 saves, or of an epoch without a batch"
 HELD = {"metadata|saved_step|expected_step|steps_per_epoch > 0": _PULL}
 YOURS = CASES[0]._replace(name="yours", core=False)
-
-
-class Stopped(Exception):
-    """The job is cut off."""
 
 
 def caveat(case: Case) -> str:
@@ -64,13 +56,14 @@ def caveat(case: Case) -> str:
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
-    stop, is_kept = case.options["stop"], case.options.get("has_state", True)
-    is_end = is_kept and stop > 0 and stop % case.options["steps"] == 0
+    stop, steps = case.options["stop"], case.options["steps"]
+    is_end = case.options.get("has_state", True) and stop > 0 and stop % steps == 0
+    total = case.options.get("total", _EPOCHS * steps)
     return {
         **{"program": "verl.trainer.sft_trainer", "resume_mode": "auto" if stop else "disable"},
         "total_training_steps": case.options.get("total"),
-        "it goes on from the end of an epoch, with steps left": is_end and stop < _total(case),
-        "it is started again after its last step, at the end of an epoch": is_end and stop == _total(case),
+        "it goes on from the end of an epoch, with steps left": is_end and stop < total,
+        "it is started again after its last step, at the end of an epoch": is_end and stop == total,
         "it resumes with another number of batches in an epoch": "earlier" in case.options,
     }
 
@@ -82,37 +75,68 @@ def prepare() -> None:
     device.is_cuda_available = device.is_npu_available = False
     tensors: Any = importlib.import_module("verl.utils.tensordict_utils")
     tensors.get_tensordict = lambda tensor_dict, non_tensor_dict: tensor_dict
-    for name in _names():
+    for name in filter(importlib.util.find_spec, _TRAINERS):
         vars(importlib.import_module(name)).update(tqdm=lambda batches, **_: batches, OmegaConf=MagicMock())
 
 
-def on_rank(case: Case, rank: int) -> dict[str, Any]:
-    """Return, for each trainer, the samples of each step before and after the break, and the last step saved."""
-    return {name: _trained(case, name, rank) for name in _names(case.options.get("module"))}
+def on_rank(case: Case, rank: int) -> list[tuple[str, Any, Any]]:
+    """Return, for each trainer, what it did in words; the samples of its steps, and the last one saved; what is due."""
+    found = []
+    for name, module in _TRAINERS.items():
+        if importlib.util.find_spec(name) and case.options.get("module", module) == module:
+            share = (0, 1) if name.endswith("ray") else (rank, case.topology.world)  # ray's has one loader for all
+            due, (steps, saved) = _due(case, _sampler(case, *share)), _trained(case, name, *share)
+            other = "" if steps == due[: len(steps)] else " of other samples"
+            text = f"{name}, rank {rank}: {_WHERE} {len(steps)}{other}, the last saved one is {saved}; due {len(due)}"
+            found.append((f"{text} and {len(due)}", (steps, saved), (due, len(due))))
+    return found
 
 
-def _trained(case: Case, name: str, rank: int) -> tuple[list[list[int]], int]:
+def _sampler(case: Case, rank: int, ranks: int) -> Any:
+    """Return torch's own sampler for a rank, of so many."""
+    from torch.utils.data import DistributedSampler
+
+    samples = case.options["steps"] * _BATCH + case.options.get("rest", 0)
+    return DistributedSampler(range(samples * ranks), ranks, rank, drop_last=True)
+
+
+def _due(case: Case, sampler: Any) -> list[list[int]]:
+    """Return the samples of each step in a run without a break, by the sampler alone."""
     steps: list[list[int]] = []
-    saved = 0, b""
+    for epoch in range(_EPOCHS):
+        sampler.set_epoch(epoch)
+        order, batch = [*sampler], _BATCH if len(steps) >= case.options["stop"] else case.options.get("earlier", _BATCH)
+        steps += [order[at : at + batch] for at in range(0, case.options["steps"] * _BATCH, batch)]
+    return steps[: case.options.get("total")]
+
+
+def _trained(case: Case, name: str, rank: int, ranks: int) -> tuple[list[list[int]], int]:
+    """Return the samples of each step before and after the break, and the last step that was saved."""
+    steps: list[list[int]] = []
+    saved = [(0, b"")]
     for first, stop in sorted({(0, case.options["stop"]), (case.options["stop"], 0)}):  # one, without a break
-        trainer = _trainer(case, name, rank, steps, _BATCH if first else _earlier(case))
+        batch = _BATCH if first else case.options.get("earlier", _BATCH)
+        trainer = _trainer(case, name, _sampler(case, rank, ranks), batch, steps)
         trainer.save_freq = trainer.config.trainer.save_freq = 1 if stop else -1
+        owner = trainer.ckpt_handler
 
         def save(step: int) -> None:
-            nonlocal saved
-            saved = step, _packed(trainer.train_dataloader.state_dict())  # noqa: B023
+            saved.append((step, files.saved(trainer.train_dataloader.state_dict())))  # noqa: B023
             if step == stop:  # noqa: B023
-                raise Stopped
+                raise KeyboardInterrupt  # the job is cut off
 
-        owner = _restored(case, name, trainer, first, saved[1]) if first else MagicMock()
-        owner.save_checkpoint = trainer.save_checkpoint = save
-        trainer.ckpt_handler, trainer.resume_global_step = owner, first
-        with suppress(Stopped):
+        owner.save_checkpoint, owner.resume_global_step, trainer.resume_global_step = save, first, first
+        if first:  # what ``load_checkpoint`` does after the model; pull request 7402 gives it the step
+            folder, is_kept = f"/checkpoints/global_step_{first}", case.options.get("has_state", True)
+            given = [folder, first][: len(inspect.signature(owner._load_dataloader_state).parameters)]
+            with files.there({f"{folder}/{file}": saved[-1][1] for file in ("data.pt", f"data_{rank}.pt") if is_kept}):
+                owner._load_dataloader_state(*given)
+        with suppress(KeyboardInterrupt):
             trainer.fit()
-    return steps, saved[0]
+    return steps, saved[-1][0]
 
 
-def _trainer(case: Case, name: str, rank: int, steps: list[list[int]], batch: int) -> Any:
+def _trainer(case: Case, name: str, sampler: Any, batch: int, steps: list[list[int]]) -> Any:
     """Return a trainer whose model notes the samples of each step."""
     import torch
 
@@ -124,101 +148,29 @@ def _trainer(case: Case, name: str, rank: int, steps: list[list[int]], batch: in
     kind = module.FSDPSFTTrainer if name == _FSDP else module.SFTTrainer
     trainer, engine, config = kind.__new__(kind), MagicMock(train_batch=train), MagicMock()
     engine.is_mp_src_rank_with_outputs.return_value = False
-    engine.get_rank.return_value, engine.get_data_parallel_rank.return_value = 1, rank
-    config.data.train_batch_size = batch
-    given = {"total_epochs": _EPOCHS, "total_training_steps": case.options.get("total")}
-    config.trainer.configure_mock(**given, test_freq=-1, balance_batch=False)
-    samples, rank, ranks = _share(case, name, rank)
-    rows = [{"input_ids": torch.tensor([row]), "length": torch.ones(1)} for row in range(samples)]
-    sampler = module.DistributedSampler(rows, shuffle=True, num_replicas=ranks, rank=rank, drop_last=True)
+    engine.get_rank.return_value, engine.get_data_parallel_rank.return_value = 1, sampler.rank
+    config.data.train_batch_size, total = batch, case.options.get("total")
+    config.trainer.configure_mock(total_epochs=_EPOCHS, total_training_steps=total, test_freq=-1, balance_batch=False)
+    rows = [{"input_ids": torch.tensor([row]), "length": torch.ones(1)} for row in sampler.dataset]
     loader = module.StatefulDataLoader(rows, batch_size=batch, sampler=sampler, drop_last=True)
     vars(trainer).update(train_sampler=sampler, train_dataloader=loader, val_dataloader=(), loss_fn=None, rank=1)
     vars(trainer).update(engine=engine, training_client=engine, device_mesh=engine, config=config, test_freq=-1)
-    vars(trainer).update(steps_per_epoch=len(loader), total_training_steps=_total(case), global_batch_size=batch)
+    vars(trainer).update(steps_per_epoch=len(loader), total_training_steps=total or _EPOCHS * case.options["steps"])
     vars(trainer).update(device_name="cpu", start_profile_step=-1, end_profile_step=-1, model_config=MagicMock())
-    vars(trainer).update(training_step=train, _get_batch_seqlens=lambda data: data["length"])
+    vars(trainer).update(training_step=train, _get_batch_seqlens=lambda data: data["length"], global_batch_size=batch)
+    trainer.ckpt_handler = trainer
+    if name != _FSDP:
+        handlers: Any = importlib.import_module(_HANDLER)
+        mode = {"mode": handlers.OrchestrationMode.RAY} if name.endswith("ray") else {}
+        trainer.ckpt_handler = handlers.CheckpointHandler(engine, loader, default_local_dir="", **mode)
     return trainer
 
 
-def _restored(case: Case, name: str, trainer: Any, step: int, state: bytes) -> Any:
-    """Restore the loader, as ``load_checkpoint`` does after the model; return what has done so."""
-    import torch
-
-    owner, module = trainer, importlib.import_module(_TRAINERS[name])
-    if name != _FSDP:
-        given = {"mode": module.OrchestrationMode.RAY} if name.endswith("ray") else {}
-        owner = module.CheckpointHandler(trainer.engine, trainer.train_dataloader, default_local_dir="", **given)
-    owner.resume_global_step, load, folder = step, torch.load, f"/checkpoints/global_step_{step}"
-    names = ("data.pt", f"data_{trainer.train_sampler.rank}.pt") if case.options.get("has_state", True) else ()
-    files = {f"{folder}/{name}": state for name in names}
-    takes_step = len(inspect.signature(owner._load_dataloader_state).parameters) > 1  # as in pull request 7402
-    with (
-        patch.object(os.path, "exists", files.__contains__),
-        patch.object(torch, "load", lambda path, **options: load(io.BytesIO(files[path]), **options)),
-    ):
-        owner._load_dataloader_state(folder, *[step] * takes_step)
-    return owner
-
-
-def _share(case: Case, name: str, rank: int) -> tuple[int, int, int]:
-    """Return the number of samples, and the rank that a loader is for, of how many: of one, if ray's trainer has it."""
-    rank, ranks = (0, 1) if name.endswith("ray") else (rank, case.topology.world)
-    return (int(case.options["steps"]) * _BATCH + int(case.options.get("rest", 0))) * ranks, rank, ranks
-
-
-def _total(case: Case) -> int:
-    return int(case.options.get("total", _EPOCHS * case.options["steps"]))
-
-
-def _earlier(case: Case) -> int:
-    """Return the batch size before the break."""
-    return int(case.options.get("earlier", _BATCH))
-
-
-def _packed(state: Any) -> bytes:
-    import torch
-
-    packed = io.BytesIO()
-    torch.save(state, packed)
-    return packed.getvalue()
-
-
-def _due(case: Case, name: str, rank: int) -> tuple[list[list[int]], int]:
-    """Return what a run without a break does, by torch's sampler alone."""
-    from torch.utils.data import DistributedSampler
-
-    samples, rank, ranks = _share(case, name, rank)
-    sampler: Any = DistributedSampler(range(samples), ranks, rank, drop_last=True)
-    steps: list[list[int]] = []
-    for epoch in range(_EPOCHS):
-        sampler.set_epoch(epoch)
-        order = [*sampler]
-        batch = _earlier(case) if len(steps) < case.options["stop"] else _BATCH
-        steps += [order[at : at + batch] for at in range(0, case.options["steps"] * _BATCH, batch)]
-    steps = steps[: _total(case)]
-    return steps, len(steps)
-
-
-def wrong(case: Case, ranks: Sequence[dict[str, Any]]) -> str:
+def wrong(case: Case, ranks: Sequence[list[tuple[str, Any, Any]]]) -> str:
     """Return what is wrong with the steps of a run; empty where nothing is."""
-    return "; ".join(text for text, is_right in _compared(case, ranks) if not is_right)
+    return "; ".join(text for rank in ranks for text, found, due in rank if found != due)
 
 
-def right(case: Case, ranks: Sequence[dict[str, Any]]) -> str:
+def right(case: Case, ranks: Sequence[list[tuple[str, Any, Any]]]) -> str:
     """Return what was seen."""
-    return "; ".join(text for text, _ in _compared(case, ranks))
-
-
-def _compared(case: Case, ranks: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
-    for rank, found in enumerate(ranks):
-        for name, (steps, saved) in found.items():
-            due, last = _due(case, name, rank)
-            other = "" if steps == due[: len(steps)] else " of other samples"
-            text = f"{name}, rank {rank}: {_WHERE} {len(steps)}{other}, the last saved one is {saved}"
-            yield f"{text}; due {len(due)} and {last}", (steps, saved) == (due, last)
-
-
-def _names(module: str | None = None) -> list[str]:
-    """Return the trainers of this release that use a module; all of them if none is given."""
-    there = [name for name in _TRAINERS if importlib.util.find_spec(name)]
-    return [name for name in there if module in (None, _TRAINERS[name])]
+    return "; ".join(text for rank in ranks for text, _, _ in rank)
