@@ -29,6 +29,7 @@ _GAP = re.compile(r" +(?=[ :])")
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
+_CAME = re.compile(r"\[(\d{16})\]")
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _PROCESS_OF_RANK = "npu-process"
 """Says which rank a pid has, and nothing else."""
@@ -70,6 +71,7 @@ class Reader:
         if not (found := phrase.pattern.search(text)):
             return
         values = {name: value for name, value in found.groupdict().items() if value}
+        values |= _unconnected(values)
         listed = _LISTED.findall(values.pop("listed", ""))
         for one in [{**values, "culprits": rank, "what": what} for rank, what in listed[:_ALIKE]] or [values]:
             key = (phrase.key, speaker, *one.items())
@@ -95,6 +97,15 @@ class Reader:
             if phrase.key == "store-gone":
                 values = {**next((it for _, one, it, *_ in found if one == phrase and it), {}), **values}
             yield _statement(phrase, values, by, name_of(speaker))._replace(source=source, at=at, text=text)
+
+
+def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
+    """Return who is not in HCCL's list of those that came, if it is whole; of how many, it does not always say."""
+    came = {*map(int, _CAME.findall(values.get("listed", "")))}
+    if len(came) != int(values.get("came", 0)) or not came:
+        return {}
+    missing = {*range(min(int(values.get("all", max(came))), _RANKS))} - came
+    return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if missing else {}
 
 
 def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:
