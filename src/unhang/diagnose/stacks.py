@@ -27,6 +27,7 @@ _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
 _NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
+_OTHER = "what is given of {} is a worker of a data loader or a launcher{}, and no rank: give the process above it"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
@@ -199,15 +200,20 @@ class Collector:
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
 
     def unknown(self) -> Iterator[tuple[str, str]]:
-        """Yield what is told of each process whose main thread is not given, or in no known function, and where."""
+        """Yield what is told of each process whose main thread is not given, or in no known function, or if none is a
+        rank, and where.
+        """
+        has_rank = any(self.pids())
         for pid, threads in self.processes.items():
             known = [one for one in threads.values() if one.frames or one.native]
-            if threads and (not known or not (_main(known) or any(one.native for one in known))):
+            whole = _main(known)
+            if threads and not (has_rank if whole else any(one.native for one in known)):
                 main = next((one for one in threads.values() if one.name == MAIN), None)
                 told = main or next(iter(known or threads.values()))
                 names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
                 where = f" ({names})" if names else ""
-                yield (_NO_WAIT if main else _NO_MAIN).format(self._titles.get(pid) or "a process", where), told.source
+                words = _OTHER if whole else _NO_WAIT if main else _NO_MAIN
+                yield words.format(self._titles.get(pid) or "a process", where), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""
