@@ -75,7 +75,9 @@ class Thread:
         """The innermost one whose functions have no names."""
 
     def take(self, frame: Frame | str) -> None:
-        """Take the next frame outwards; of native ones, those within all of Python's."""
+        """Take the next frame outwards; of native ones, those within all of Python's, or that Python calls by name."""
+        if isinstance(frame, Frame) and not self.frames and frame.function.startswith("nccl") and native(frame.function):
+            self.native.append(frame.function)
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
             self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
