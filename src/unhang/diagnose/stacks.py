@@ -124,6 +124,9 @@ class Collector:
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             key = found[1] or found[3] or ""
+            own = self.processes.get(self._pid, {})
+            if found[3] == MAIN and any(one.name == MAIN for it, one in own.items() if it != key):
+                self._process(f"process {len(self.processes) + 1}", None)
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _PYSTACK.match(text):
             self._begin(found[1], Thread("", None, source, outermost_first=True))
