@@ -201,7 +201,7 @@ class Collector:
                 for key, thread in threads.items()
                 if thread.frames or thread.native
             )
-            if stacks and may_be_rank(stacks) and (main or not all(map(_is_helper, stacks))):
+            if stacks and may_be_rank(stacks) and (main or not all(map(is_helper, stacks))):
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
 
     def unknown(self) -> Iterator[tuple[str, str]]:
@@ -268,7 +268,7 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
     return next(reversed(outermost or fault), None)
 
 
-def _is_helper(stack: Stack) -> bool:
+def is_helper(stack: Stack) -> bool:
     """Return whether a thread was started by Python, beside the main one, which is not there: the text is cut."""
     return any(frame.function.rpartition(".")[2] == "_bootstrap" for frame in stack.frames[-3:])
 
