@@ -27,9 +27,9 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over, but for the first ones of each rank.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
-    b"= Rank ", b"= rank ", b"=Rank", b"=rank", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
+    b"= Rank ", b"= rank ", b"=Rank", b"=rank", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
-    b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
+    b"terminate called", b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
     *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"

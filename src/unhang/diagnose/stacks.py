@@ -76,9 +76,9 @@ class Thread:
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's, or that Python calls by name."""
-        if isinstance(frame, Frame) and not self.frames and frame.function.startswith("nccl") and native(frame.function):
-            self.native.append(frame.function)
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
+            if not self.frames and frame.function.startswith("nccl") and native(frame.function):
+                self.native.append(frame.function)
             self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
@@ -214,7 +214,7 @@ class Collector:
             whole = _main(known)
             if threads and not (has_rank if whole else any(one.native for one in known)):
                 main = next((one for one in threads.values() if one.name == MAIN), None)
-                told = main or next(iter(known or threads.values()))
+                told = whole or main or next(iter(known or threads.values()))
                 names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
                 where = f" ({names})" if names else ""
                 words = _OTHER if whole else _NO_WAIT if main else _NO_MAIN
