@@ -105,7 +105,7 @@ class Collector:
         self._traceback: list[Frame] = []
         self.in_traceback = False
         """Whether the last lines were a traceback, so that the next one is its exception."""
-        self._known: dict[str, Frame] = {}
+        self._known: dict[str, Frame | str] = {}
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
@@ -156,9 +156,7 @@ class Collector:
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
         if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
             new = f"process {len(self.processes) + 1}" if own else ""
-            self._pid = new if same is None or not key else same
-            self._earlier[self._pid] = self.processes.get(self._pid, {})
-            self.processes[self._pid] = {}
+            self._process(new if same is None or not key else same, None)
 
     def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
         """Take gdb's heading of a thread, or a frame; return whether it is one."""
@@ -205,9 +203,7 @@ class Collector:
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
 
     def unknown(self) -> Iterator[tuple[str, str]]:
-        """Yield what is told of each process whose main thread is not given, or in no known function, or if none is a
-        rank, and where.
-        """
+        """Yield what is told of each process that is no rank, or whose main thread is not given, and where."""
         has_rank = any(self.pids())
         for pid, threads in self.processes.items():
             known = [one for one in threads.values() if one.frames or one.native]
@@ -239,16 +235,12 @@ class Collector:
     def _inner(self, text: str) -> bool:
         if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
             self._known[text] = frame
-        if self._thread is not None:
-            if taken := frame or _native_frame(text):
-                self._thread.take(taken)
-        elif self.in_traceback or frame:  # Ray prints a traceback without its first line
+        if self._thread is not None and frame:
+            self._thread.take(frame)
+        elif self._thread is None and isinstance(frame, Frame):  # Ray prints a traceback without its first line
             self.in_traceback = True
-            if frame and len(self._traceback) < _FRAMES:
-                self._traceback.append(frame)
-        else:
-            return False
-        return True
+            self._traceback += [frame] * (len(self._traceback) < _FRAMES)
+        return self._thread is not None or self.in_traceback
 
 
 def _main(threads: Sequence[Thread]) -> Thread | None:
@@ -341,18 +333,12 @@ def whole(stream: BufferedIOBase) -> tuple[bytes, Exception | None]:
     return b"".join(blocks), None
 
 
-def _frame(text: str) -> Frame | None:
-    """Return the frame that a line is; None for native frames, locals and lines of source."""
+def _frame(text: str) -> Frame | str | None:
+    """Return the frame that a line is, or the native function, if it is known what is waited for there; else None."""
     if found := _FRAME.match(text):
         return Frame(found[3], found[1], int(found[2]) if found[2].isdecimal() else 0)
     if (found := _SPIED_FRAME.match(text)) and found[3] and not found[2].endswith(_NOT_PYTHON):
         return Frame(found[1], found[2], int(found[3]))
-    return None
-
-
-def _native_frame(text: str) -> str | None:
-    """Return the function of a native frame of py-spy's, if it is known what is waited for there."""
-    found = _SPIED_FRAME.match(text)
     return found[1] if found and not found[3] and native(found[1]) else None
 
 

@@ -102,10 +102,9 @@ class Reader:
 def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
     """Return who is not in HCCL's list of those that came, if it is whole; of how many, it does not always say."""
     came = {*map(int, _CAME.findall(values.get("listed", "")))}
-    if len(came) != int(values.get("came", 0)) or not came:
-        return {}
-    missing = {*range(min(int(values.get("all", max(came))), _RANKS))} - came
-    return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if missing else {}
+    missing = {*range(min(int(values.get("all", max(came, default=0))), _RANKS))} - came
+    is_whole = came and missing and len(came) == int(values.get("came", 0))
+    return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if is_whole else {}
 
 
 def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:

@@ -142,17 +142,10 @@ def is_held_by_its_own(rank: Rank) -> bool:
 
 
 def waiting_stack(rank: Rank) -> Stack:
-    """Return the stack in which a rank waits: one in a collective, else that of its main thread, or of autograd's, for
-    which that one waits.
-    """
-    inner = next((one.frames[0].file for one in rank.stacks if one.thread == MAIN and one.frames), "")
-    is_behind = "torch/autograd/" in inner
-
-    def order(stack: Stack) -> tuple[bool, ...]:
-        is_of_python = stack.thread == MAIN or stacks.is_helper(stack)
-        return not _is_in_call(stack), is_of_python is is_behind, stack.thread != MAIN
-
-    return min(rank.stacks, key=order)
+    """Return the stack in which a rank waits: one in a collective, else its main thread's, or autograd's below that."""
+    is_outer = any("torch/autograd/" in one.frames[0].file for one in rank.stacks if one.thread == MAIN and one.frames)
+    inner = [one for one in rank.stacks if is_outer and one.thread != MAIN and not stacks.is_helper(one)]
+    return min((*inner, *rank.stacks), key=lambda one: (not _is_in_call(one), not inner and one.thread != MAIN))
 
 
 def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
