@@ -127,9 +127,8 @@ class _Said:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            self.messages.setdefault(
-                _NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, at, uncaught)
-            )
+            one = Message(text[:_TEXT], source, frames, at, uncaught)
+            self.messages.setdefault(_NUMBER.sub("#", one.text), one)
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""

@@ -113,10 +113,8 @@ class Collector:
             return self._inner(text)
         if text == _TRACEBACK:
             self._traceback, self.in_traceback, self._thread = [], True, None
-        elif found := _PROCESS.match(text) or _RAY.match(text):
-            self._process(found[1], found[2])
-        elif found := _ATTACHED.match(text):
-            self._process(found[1], None)
+        elif found := _PROCESS.match(text) or _RAY.match(text) or _ATTACHED.match(text):
+            self._process(*found.groups())
         elif (found := _GDB.match(text)) or text.startswith("#"):
             return self._of_gdb(text, found, source)
         elif text.startswith(_PAGER):
@@ -126,7 +124,7 @@ class Collector:
             key = found[1] or found[3] or ""
             own = self.processes.get(self._pid, {})
             if found[3] == MAIN and any(one.name == MAIN for it, one in own.items() if it != key):
-                self._process(f"process {len(self.processes) + 1}", None)
+                self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _PYSTACK.match(text):
             self._begin(found[1], Thread("", None, source, outermost_first=True))
@@ -140,7 +138,7 @@ class Collector:
             return False
         return True
 
-    def _process(self, pid: str, title: str | None) -> None:
+    def _process(self, pid: str, title: str | None = None) -> None:
         self._pid, self._thread, self._is_gdb = pid, None, False
         if pid.isdecimal():
             self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
@@ -156,14 +154,14 @@ class Collector:
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
         if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
             new = f"process {len(self.processes) + 1}" if own else ""
-            self._process(new if same is None or not key else same, None)
+            self._process(new if same is None or not key else same)
 
     def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
         """Take gdb's heading of a thread, or a frame; return whether it is one."""
         found = None if heading else _GDB_FRAME.match(text)
         if heading:
             if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
-                self._process(f"process {len(self.processes) + 1}", None)
+                self._process(f"process {len(self.processes) + 1}")
             self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
             if heading[1] == "1":  # its number is that of the process
                 self._titles[self._pid] = f"pid {heading[2]}"
@@ -207,14 +205,13 @@ class Collector:
         has_rank = any(self.pids())
         for pid, threads in self.processes.items():
             known = [one for one in threads.values() if one.frames or one.native]
-            whole = _main(known)
-            if threads and not (has_rank if whole else any(one.native for one in known)):
+            whose = _main(known)
+            if threads and not (has_rank if whose else any(one.native for one in known)):
                 main = next((one for one in threads.values() if one.name == MAIN), None)
-                told = whole or main or next(iter(known or threads.values()))
+                told = whose or main or next(iter(known or threads.values()))
                 names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
-                where = f" ({names})" if names else ""
-                words = _OTHER if whole else _NO_WAIT if main else _NO_MAIN
-                yield words.format(self._titles.get(pid) or "a process", where), told.source
+                words = _OTHER if whose else _NO_WAIT if main else _NO_MAIN
+                yield words.format(self._titles.get(pid) or "a process", f" ({names})" if names else ""), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""

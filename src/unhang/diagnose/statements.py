@@ -29,7 +29,6 @@ _GAP = re.compile(r" +(?=[ :])")
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
 _LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
 """A rank, and what it lacks, in a line of a list."""
-_CAME = re.compile(r"\[(\d{16})\]")
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _PROCESS_OF_RANK = "npu-process"
 """Says which rank a pid has, and nothing else."""
@@ -101,7 +100,7 @@ class Reader:
 
 def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
     """Return who is not in HCCL's list of those that came, if it is whole; of how many, it does not always say."""
-    came = {*map(int, _CAME.findall(values.get("listed", "")))}
+    came = {*map(int, re.findall(r"\[(\d{16})\]", values.get("listed", "")))}
     missing = {*range(min(int(values.get("all", max(came, default=0))), _RANKS))} - came
     is_whole = came and missing and len(came) == int(values.get("came", 0))
     return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if is_whole else {}
