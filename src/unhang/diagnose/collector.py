@@ -45,11 +45,7 @@ _WIDEST = 1024  # ranks of a node
 _LINE = 380  # bytes a line, which become 508 characters: srun cuts lines of a thousand
 
 # How launchers tell a process its rank, and how many there are: torchrun and Ray, mpirun, srun.
-_RANKS = {
-    "RANK": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "SLURM_PROCID": "SLURM_NTASKS",
-}
+_RANKS = {"RANK": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}
 
 
 class Process(NamedTuple):

@@ -27,9 +27,9 @@ _SPEAKERS, _MESSAGES, _OPERATIONS, _ISSUED_FRAMES = 20_000, 40, 100, 200
 # Lines without any of them are passed over, but for the first ones of each rank.
 _WORDS = (
     b"rror", b"xception", b"CCL", b"gloo", b"ollective", b"exitcode", b"(local_rank", b" from ", b"Process ", b"hread ",
-    b"=== Rank ", b"=== rank ", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt", b"terminate called",
+    b"= Rank ", b"= rank ", b"=Rank", b"=rank", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
-    b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
+    b"terminate called", b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
     *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"
@@ -37,7 +37,7 @@ _ENDS = "End time of running main"
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 # What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
-_SECTION = re.compile(r"(?:=== Rank (\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
+_SECTION = re.compile(r"(?:={3,} ?Rank ?(\d{1,7})\b.*===|==> .*?rank[_.-]?(\d{1,7})\b.*<==)$", re.IGNORECASE)
 _ABOVE = re.compile(
     r"\W*(?:(?:(?:pid|process|host|hostname|node)\W{1,3})?[\w.-]{0,60}\d[\w.-]{0,60}\W{1,3}){0,2}(?:global[ _])?"
     r"rank\W{0,3}(\d{1,7})\b(?=[\W_]*$|\s*[(\[,]|[\W_]*(?:pid|host|node|process|on)\b)", re.IGNORECASE
@@ -127,9 +127,8 @@ class _Said:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            self.messages.setdefault(
-                _NUMBER.sub("#", text[:_TEXT]), Message(text[:_TEXT], source, frames, at, uncaught)
-            )
+            one = Message(text[:_TEXT], source, frames, at, uncaught)
+            self.messages.setdefault(_NUMBER.sub("#", one.text), one)
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""

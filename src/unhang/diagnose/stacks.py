@@ -27,6 +27,7 @@ _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
 _PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
 _NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
+_OTHER = "what is given of {} is a worker of a data loader or a launcher{}, and no rank: give the process above it"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
 
 _PROCESS = re.compile(r"Process (\d+): (\w{1,40}::[^\s()]{1,80})?")
@@ -74,8 +75,10 @@ class Thread:
         """The innermost one whose functions have no names."""
 
     def take(self, frame: Frame | str) -> None:
-        """Take the next frame outwards; of native ones, those within all of Python's."""
+        """Take the next frame outwards; of native ones, those within all of Python's, or that Python calls by name."""
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
+            if not self.frames and frame.function.startswith("nccl") and native(frame.function):
+                self.native.append(frame.function)
             self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
@@ -102,7 +105,7 @@ class Collector:
         self._traceback: list[Frame] = []
         self.in_traceback = False
         """Whether the last lines were a traceback, so that the next one is its exception."""
-        self._known: dict[str, Frame] = {}
+        self._known: dict[str, Frame | str] = {}
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
@@ -110,10 +113,8 @@ class Collector:
             return self._inner(text)
         if text == _TRACEBACK:
             self._traceback, self.in_traceback, self._thread = [], True, None
-        elif found := _PROCESS.match(text) or _RAY.match(text):
-            self._process(found[1], found[2])
-        elif found := _ATTACHED.match(text):
-            self._process(found[1], None)
+        elif found := _PROCESS.match(text) or _RAY.match(text) or _ATTACHED.match(text):
+            self._process(*found.groups())
         elif (found := _GDB.match(text)) or text.startswith("#"):
             return self._of_gdb(text, found, source)
         elif text.startswith(_PAGER):
@@ -121,6 +122,9 @@ class Collector:
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             key = found[1] or found[3] or ""
+            own = self.processes.get(self._pid, {})
+            if found[3] == MAIN and any(one.name == MAIN for it, one in own.items() if it != key):
+                self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _PYSTACK.match(text):
             self._begin(found[1], Thread("", None, source, outermost_first=True))
@@ -134,7 +138,7 @@ class Collector:
             return False
         return True
 
-    def _process(self, pid: str, title: str | None) -> None:
+    def _process(self, pid: str, title: str | None = None) -> None:
         self._pid, self._thread, self._is_gdb = pid, None, False
         if pid.isdecimal():
             self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
@@ -150,16 +154,14 @@ class Collector:
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
         if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
             new = f"process {len(self.processes) + 1}" if own else ""
-            self._pid = new if same is None or not key else same
-            self._earlier[self._pid] = self.processes.get(self._pid, {})
-            self.processes[self._pid] = {}
+            self._process(new if same is None or not key else same)
 
     def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
         """Take gdb's heading of a thread, or a frame; return whether it is one."""
         found = None if heading else _GDB_FRAME.match(text)
         if heading:
             if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
-                self._process(f"process {len(self.processes) + 1}", None)
+                self._process(f"process {len(self.processes) + 1}")
             self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
             if heading[1] == "1":  # its number is that of the process
                 self._titles[self._pid] = f"pid {heading[2]}"
@@ -195,19 +197,21 @@ class Collector:
                 for key, thread in threads.items()
                 if thread.frames or thread.native
             )
-            if stacks and may_be_rank(stacks) and (main or not all(map(_is_helper, stacks))):
+            if stacks and may_be_rank(stacks) and (main or not all(map(is_helper, stacks))):
                 yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
 
     def unknown(self) -> Iterator[tuple[str, str]]:
-        """Yield what is told of each process whose main thread is not given, or in no known function, and where."""
+        """Yield what is told of each process that is no rank, or whose main thread is not given, and where."""
+        has_rank = any(self.pids())
         for pid, threads in self.processes.items():
             known = [one for one in threads.values() if one.frames or one.native]
-            if threads and (not known or not (_main(known) or any(one.native for one in known))):
+            whose = _main(known)
+            if threads and not (has_rank if whose else any(one.native for one in known)):
                 main = next((one for one in threads.values() if one.name == MAIN), None)
-                told = main or next(iter(known or threads.values()))
+                told = whose or main or next(iter(known or threads.values()))
                 names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
-                where = f" ({names})" if names else ""
-                yield (_NO_WAIT if main else _NO_MAIN).format(self._titles.get(pid) or "a process", where), told.source
+                words = _OTHER if whose else _NO_WAIT if main else _NO_MAIN
+                yield words.format(self._titles.get(pid) or "a process", f" ({names})" if names else ""), told.source
 
     def _moved(self, pid: str, key: str) -> bool | None:
         """Return whether a thread has moved on since the dump before, if there is one."""
@@ -228,16 +232,12 @@ class Collector:
     def _inner(self, text: str) -> bool:
         if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
             self._known[text] = frame
-        if self._thread is not None:
-            if taken := frame or _native_frame(text):
-                self._thread.take(taken)
-        elif self.in_traceback or frame:  # Ray prints a traceback without its first line
+        if self._thread is not None and frame:
+            self._thread.take(frame)
+        elif self._thread is None and isinstance(frame, Frame):  # Ray prints a traceback without its first line
             self.in_traceback = True
-            if frame and len(self._traceback) < _FRAMES:
-                self._traceback.append(frame)
-        else:
-            return False
-        return True
+            self._traceback += [frame] * (len(self._traceback) < _FRAMES)
+        return self._thread is not None or self.in_traceback
 
 
 def _main(threads: Sequence[Thread]) -> Thread | None:
@@ -257,7 +257,7 @@ def _main(threads: Sequence[Thread]) -> Thread | None:
     return next(reversed(outermost or fault), None)
 
 
-def _is_helper(stack: Stack) -> bool:
+def is_helper(stack: Stack) -> bool:
     """Return whether a thread was started by Python, beside the main one, which is not there: the text is cut."""
     return any(frame.function.rpartition(".")[2] == "_bootstrap" for frame in stack.frames[-3:])
 
@@ -330,18 +330,12 @@ def whole(stream: BufferedIOBase) -> tuple[bytes, Exception | None]:
     return b"".join(blocks), None
 
 
-def _frame(text: str) -> Frame | None:
-    """Return the frame that a line is; None for native frames, locals and lines of source."""
+def _frame(text: str) -> Frame | str | None:
+    """Return the frame that a line is, or the native function, if it is known what is waited for there; else None."""
     if found := _FRAME.match(text):
         return Frame(found[3], found[1], int(found[2]) if found[2].isdecimal() else 0)
     if (found := _SPIED_FRAME.match(text)) and found[3] and not found[2].endswith(_NOT_PYTHON):
         return Frame(found[1], found[2], int(found[3]))
-    return None
-
-
-def _native_frame(text: str) -> str | None:
-    """Return the function of a native frame of py-spy's, if it is known what is waited for there."""
-    found = _SPIED_FRAME.match(text)
     return found[1] if found and not found[3] and native(found[1]) else None
 
 

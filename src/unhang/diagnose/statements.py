@@ -70,6 +70,7 @@ class Reader:
         if not (found := phrase.pattern.search(text)):
             return
         values = {name: value for name, value in found.groupdict().items() if value}
+        values |= _unconnected(values)
         listed = _LISTED.findall(values.pop("listed", ""))
         for one in [{**values, "culprits": rank, "what": what} for rank, what in listed[:_ALIKE]] or [values]:
             key = (phrase.key, speaker, *one.items())
@@ -95,6 +96,14 @@ class Reader:
             if phrase.key == "store-gone":
                 values = {**next((it for _, one, it, *_ in found if one == phrase and it), {}), **values}
             yield _statement(phrase, values, by, name_of(speaker))._replace(source=source, at=at, text=text)
+
+
+def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
+    """Return who is not in HCCL's list of those that came, if it is whole; of how many, it does not always say."""
+    came = {*map(int, re.findall(r"\[(\d{16})\]", values.get("listed", "")))}
+    missing = {*range(min(int(values.get("all", max(came, default=0))), _RANKS))} - came
+    is_whole = came and missing and len(came) == int(values.get("came", 0))
+    return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if is_whole else {}
 
 
 def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:

@@ -142,8 +142,10 @@ def is_held_by_its_own(rank: Rank) -> bool:
 
 
 def waiting_stack(rank: Rank) -> Stack:
-    """Return the stack in which a rank waits: one in a collective, else that of its main thread."""
-    return min(rank.stacks, key=lambda one: (not _is_in_call(one), one.thread != MAIN))
+    """Return the stack in which a rank waits: one in a collective, else its main thread's, or autograd's below that."""
+    is_outer = any("torch/autograd/" in one.frames[0].file for one in rank.stacks if one.thread == MAIN and one.frames)
+    inner = [one for one in rank.stacks if is_outer and one.thread != MAIN and not stacks.is_helper(one)]
+    return min((*inner, *rank.stacks), key=lambda one: (not _is_in_call(one), not inner and one.thread != MAIN))
 
 
 def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
