@@ -59,6 +59,7 @@ SCHEMA = _exactly(
         when={"type": "string"},
         changes_numbers={"type": "boolean"},
         cure=_TEXT,
+        fixed_in={"type": "object", "additionalProperties": {"type": "string"}},
     ),
 )
 """What OSV's schema 1.7 demands of the fields that an advisory of ours has, and a little more; no package has it."""
@@ -183,3 +184,11 @@ def test_explain_takes_the_id_that_a_scanner_prints() -> None:
     assert by_id == by_name
     assert by_id.code == 0
     assert cli.called_with_all("explain", "x_unhang-nothing").code == 2
+
+
+@pytest.mark.parametrize("fix", ["mtp-cp-deadlock", "fsdp-size-one-no-sync", "grpo-window-scale"])
+def test_it_names_the_release_that_is_right_or_says_that_none_is(fix: str) -> None:
+    advisory = every()[1][f"x_unhang-{fix}"]
+    ((name, version),) = matrix.droppable(catalog.fix(fix), catalog.releases(), catalog.shape_table()).items()
+    assert advisory["database_specific"]["fixed_in"] == {name: version or ""}
+    assert f"{name}: fixed in {version or 'no release yet'}." in advisory["details"]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from unhang.judge import matrix
 from unhang.judge.decide import NEEDED, SETTLED, UNLISTED
 from unhang.judge.pinned import held, on_record, project
+from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
@@ -60,20 +61,24 @@ def fixed_in(fix: Fix, upstream: str, version: str) -> str:
     Or if this version is not on record.
     """
     found, mine = "", on_record(upstream, version)
-    for name in _newer(upstream, mine) if mine else ():
-        found = (found or name) if _verdict(fix, upstream, name) in SETTLED else ""
+    for name in reversed(_newer(upstream, mine)) if mine else ():
+        if _verdict(fix, upstream, name) not in SETTLED:
+            break
+        found = name
     return found
 
 
-def _newer(upstream: str, version: str) -> Iterator[str]:
-    """Yield the newer releases on record, in order, as ``steps`` does."""
-    mine = matrix.parsed(version)
+@packs.remembered
+def _newer(upstream: str, version: str) -> tuple[str, ...]:
+    """Return the newer releases on record, in order, as ``steps`` has them."""
+    mine, found = matrix.parsed(version), []
     for name in sorted(catalog.versions(upstream), key=matrix.parsed):
         other = matrix.parsed(name)
         if other <= mine or matrix.is_nightly(name) or (other.is_prerelease and not mine.is_prerelease):
             continue
         if not catalog.is_yanked(upstream, name):
-            yield name
+            found.append(name)
+    return tuple(found)
 
 
 def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator[tuple[str, str]]:

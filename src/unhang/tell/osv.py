@@ -68,6 +68,7 @@ def _advisory(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             "when": fix.when,
             "changes_numbers": fix.changes_numbers,
             "cure": f"unhang apply --fix {fix.id}",
+            "fixed_in": _fixed_in(affected),
         },
     }
 
@@ -92,6 +93,13 @@ def _affected(fix: Fix, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
                 "ranges": [{"type": "ECOSYSTEM", "events": events} for events in ranges],
                 "versions": needed,
             }
+
+
+def _fixed_in(affected: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the release in which the last range of each distribution ends; empty if that has no end yet."""
+    ends = {it["package"]["name"]: [of["events"][-1] for of in it["ranges"]] for it in affected}
+    last = {name: max(events, key=lambda it: parsed(*it.values())) for name, events in ends.items() if events}
+    return {name: event.get("fixed", "") for name, event in last.items()}
 
 
 def _ranges(ordered: Sequence[str], verdicts: Mapping[str, str]) -> list[list[dict[str, str]]]:
@@ -128,6 +136,7 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
         f"Cure: `unhang apply --fix {fix.id}` rewrites the function where it is installed, and {names} makes a wheel "
         f"to pin in place of the published one. `unhang explain {fix.id}` says what the rewrite changes, and which "
         "releases do not need it.",
+        *(f"{name}: fixed in {version or 'no release yet'}." for name, version in _fixed_in(affected).items()),
         f"It is a fix of the pack {fix.pack.name}, which must be in effect." if fix.pack.folder else "",
         *(f"Where unhang has no rewrite for a release: {sentence}." for sentence in without),
         f"Grade: {fix.grade} ({grades[fix.grade]}).",
