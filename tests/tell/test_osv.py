@@ -46,6 +46,7 @@ SCHEMA = _exactly(
         _exactly(
             package=_exactly(ecosystem={"const": "PyPI"}, name=_TEXT, purl={"pattern": "^pkg:pypi/[a-z0-9-]+$"}),
             ranges=_list(_exactly(type={"const": "ECOSYSTEM"}, events=_EVENTS)),
+            database_specific=_exactly(fixed_in={"type": "string"}),
             versions=_list(_TEXT, 1),
         ),
         1,
@@ -59,7 +60,6 @@ SCHEMA = _exactly(
         when={"type": "string"},
         changes_numbers={"type": "boolean"},
         cure=_TEXT,
-        fixed_in={"type": "object", "additionalProperties": {"type": "string"}},
     ),
 )
 """What OSV's schema 1.7 demands of the fields that an advisory of ours has, and a little more; no package has it."""
@@ -190,5 +190,6 @@ def test_explain_takes_the_id_that_a_scanner_prints() -> None:
 def test_it_names_the_release_that_is_right_or_says_that_none_is(fix: str) -> None:
     advisory = every()[1][f"x_unhang-{fix}"]
     ((name, version),) = matrix.droppable(catalog.fix(fix), catalog.releases(), catalog.shape_table()).items()
-    assert advisory["database_specific"]["fixed_in"] == {name: version or ""}
+    (package,) = advisory["affected"]
+    assert package["database_specific"] == {"fixed_in": version or ""}
     assert f"{name}: fixed in {version or 'no release yet'}." in advisory["details"]

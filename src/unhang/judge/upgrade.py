@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.judge import matrix
+from unhang.judge import matrix, untouched
 from unhang.judge.decide import NEEDED, SETTLED, UNLISTED
 from unhang.judge.pinned import held, on_record, project
-from unhang.plugins import packs
 from unhang.shapes import catalog
 from unhang.shapes.catalog import Fix
 
@@ -55,30 +54,15 @@ def best(found: Sequence[Step]) -> Step | None:
     return chosen if chosen is not None and chosen.drops else None
 
 
-def fixed_in(fix: Fix, upstream: str, version: str) -> str:
-    """Return the newer release from which on no untouched copy needs a fix; empty if there is none on record.
-
-    Or if this version is not on record.
-    """
-    found, mine = "", on_record(upstream, version)
-    for name in reversed(_newer(upstream, mine)) if mine else ():
-        if _verdict(fix, upstream, name) not in SETTLED:
-            break
-        found = name
-    return found
-
-
-@packs.remembered
-def _newer(upstream: str, version: str) -> tuple[str, ...]:
-    """Return the newer releases on record, in order, as ``steps`` has them."""
-    mine, found = matrix.parsed(version), []
+def _newer(upstream: str, version: str) -> Iterator[str]:
+    """Yield the newer releases on record, in order, as ``steps`` does."""
+    mine = matrix.parsed(version)
     for name in sorted(catalog.versions(upstream), key=matrix.parsed):
         other = matrix.parsed(name)
         if other <= mine or matrix.is_nightly(name) or (other.is_prerelease and not mine.is_prerelease):
             continue
         if not catalog.is_yanked(upstream, name):
-            found.append(name)
-    return tuple(found)
+            yield name
 
 
 def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator[tuple[str, str]]:
@@ -91,4 +75,4 @@ def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator
 
 def _verdict(fix: Fix, upstream: str, version: str) -> str:
     release = catalog.releases_of(fix.id, upstream).get(version)
-    return matrix.verdict(fix, upstream, release, catalog.shape_table()) if release else UNLISTED
+    return untouched.verdict(fix, upstream, release, catalog.shape_table()) if release else UNLISTED

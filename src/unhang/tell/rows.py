@@ -19,6 +19,7 @@ from unhang.judge.decide import (
     NOT_AFFECTED,
     UNLISTED,
 )
+from unhang.judge import untouched
 from unhang.judge.findings import Finding
 from unhang.shapes import catalog
 from unhang.suggest import Hint, Line
@@ -232,12 +233,15 @@ def fixed_in(finding: Finding) -> str | None:
 
     None where no fix is needed, or where the release is not on record.
     """
-    from unhang.judge import pinned, upgrade  # a report in which nothing is needed needs none of what these import
-
     place, target = finding.installation, finding.target
-    if finding.verdict.verdict not in (NEEDED, APPLIED) or not pinned.on_record(target.upstream, place.version or ""):
+    if finding.verdict.verdict not in (NEEDED, APPLIED):
         return None
-    return upgrade.fixed_in(catalog.fix(target.fix), target.upstream, place.version or "")
+    version = place.version or ""
+    if place.pin:
+        from unhang.judge.pinned import on_record  # slow, and what judged a pin has imported it
+
+        version = on_record(target.upstream, version)
+    return untouched.fixed_in(catalog.fix(target.fix), target.upstream, version)
 
 
 def told_later(finding: Finding) -> str:
