@@ -53,8 +53,8 @@ def offers(
 ) -> list[Offer]:
     """Return the wheel that stands for each release on the index.
 
-    ``on_record``: leave out upstreams without a target, and releases without a pin of an upstream that has any. Raises UnhangError ``pin-changed``
-    or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
+    ``on_record``: leave out upstreams without a target, and releases without a pin of an upstream that has any. Raises
+    UnhangError ``pin-changed`` or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
     """
     mine = upstreams.projects()
     if on_record:

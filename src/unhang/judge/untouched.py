@@ -59,8 +59,8 @@ def known_shape(target: Target, release: Release, table: ShapeTable) -> Shape | 
 def fixed_in(fix: Fix, upstream: str, version: str) -> str | None:
     """Return the first newer release that does not need a fix, nor does a later one; empty if there is none yet.
 
-    None if the version is not on record, written like that. Nightlies and yanked releases are left out, and pre-releases
-    unless the version is one. What is on record is in the order of PEP 440.
+    None if the version is not on record, written like that. Nightlies and yanked releases are left out, and
+    pre-releases unless the version is one. What is on record is in the order of PEP 440.
     """
     releases, table, found = catalog.releases_of(fix.id, upstream), catalog.shape_table(), ""
     names = (*releases,) if fix.pack.folder else catalog.versions(upstream)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from unhang import gate
 from unhang.errors import joined
 from unhang.job.strikes import CANNOT, STRIKES, UNKNOWN
+from unhang.judge import untouched
 from unhang.judge.decide import (
     ACCEPTED,
     APPLIED,
@@ -19,7 +20,6 @@ from unhang.judge.decide import (
     NOT_AFFECTED,
     UNLISTED,
 )
-from unhang.judge import untouched
 from unhang.judge.findings import Finding
 from unhang.shapes import catalog
 from unhang.suggest import Hint, Line
