@@ -29,7 +29,7 @@ class TestRewrite(EveryRewrite):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("/ self.accelerator.num_processes", "/ 8"), ('["num_items_in_batch"]', '["items"]')]
+    ("old", "new"), [("/ self.accelerator.num_processes", "/ 8"), ("['num_items_in_batch']", "['items']")]
 )
 def test_what_is_divided_otherwise_is_no_anchor(old: str, new: str) -> None:
     sources.assert_no_anchor(sources.first(CASES), old, new, match="not found: .*num_items_in_batch")
