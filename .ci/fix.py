@@ -54,7 +54,8 @@ def steps(fix: str) -> list[Step]:
     code = [path for path in (codemod, scene, tests) if (REPOSITORY / path).exists()]
     own = f"{fix} or {fix.replace('-', '_')}"
     quick = ("-m", "pytest", "-n", "0")
-    shared = ("tests/codemods/test_examples.py", "tests/fixes/test_anchors.py", "tests/fixes/test_patches.py")
+    everywhere = "rewrites", "anchors", "patches"
+    shared = ("tests/codemods/test_examples.py", *(f"tests/fixes/test_{each}.py" for each in everywhere))
     signed = ("tests/diagnose/test_known.py", "tests/diagnose/test_fixes.py")
     rewrite = {f"{codemod}:CODEMODS": "the codemod rewrites each function above, or refuses it"}
     return [

@@ -13,7 +13,7 @@ import support.checkout  # noqa: F401 - makes unhang.compat.sweep importable
 from unhang.plugins import packs
 from unhang.tell import terminal
 
-pytest.register_assert_rewrite("support.rewrites", "support.sources", "support.wheels", "support.environments")
+pytest.register_assert_rewrite("support.sources", "support.wheels", "support.environments")
 
 UPSTREAMS = {module.partition(".")[0] for module in packs.modules()}
 _LEFT_OUT = pytest.StashKey[Counter[str]]()

@@ -20,7 +20,6 @@ NO_FIX_HERE = {
 NO_REPORT = {
     "empty-expert-hang": "no backend that is in use is known to fail on zero rows",
     "expert-dp-warmup": "NCCL's stall needs GPUs whose memory is full: no program shows it on a CPU",
-    "resume-data-order": "upstream has cured it in 4.5.3, but for sequence parallelism: that is not written up yet",
 }
 CLOSED = {"fsdp-size-one-no-sync": "its pull request was closed, and upstream still takes the setting"}
 """Defects that upstream has been told of, and will not cure as it was told."""

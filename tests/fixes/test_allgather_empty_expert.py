@@ -14,7 +14,6 @@ from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from proofs.others import Change, Other, Proofs, Release, without
 from support import hung_jobs, plans, sources, wheels
 from support.hung_jobs import HungJob, failing, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job, Rank
 from unhang.judge.decide import codemod
@@ -52,11 +51,6 @@ def test_the_pull_request_as_written_is_right_in_these_methods(pull: sources.Cas
 
 def test_the_other_dispatchers_are_left_alone() -> None:
     assert {target.function.partition(".")[0] + "." for target in catalog.fix(FIX).targets} == {CLASS}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 def test_one_drifted_method_blocks_both(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""bridge-mtp-loss-mask: its rewrite and anchors, and what the sessions need of it."""
+"""bridge-mtp-loss-mask: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -27,11 +26,6 @@ def test_each_release_needs_it() -> None:
     rows = matrix.rows([catalog.fix(FIX)], {"megatron-bridge": releases}, catalog.shape_table())
     assert {row.verdict for row in rows} == {"needed"}
     assert {*RELEASES} <= {row.version for row in rows}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", CASES)

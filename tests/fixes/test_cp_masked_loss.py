@@ -10,18 +10,12 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources, wheels
-from support.rewrites import EveryRewrite
 from unhang.judge import untouched
 from unhang.shapes import catalog
 
 FIX = "cp-masked-loss"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.15.3", "0.14.0")
 CASES = sources.cases(FIX, {"megatron-core": [*RELEASES]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -38,11 +37,6 @@ def test_the_function_that_the_older_critics_call_stays_as_it_is() -> None:
     assert (TARGET.function, other.function) == ("value_loss", "compute_value_loss")
     states = {state.state for key, state in catalog.shape_table().shapes.items() if key[:2] == (FIX, other.function)}
     assert states == {"wrong"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED)

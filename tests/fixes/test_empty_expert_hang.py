@@ -9,7 +9,6 @@ from fixes.empty_expert_hang.proofs import PROOFS as PROOFS
 from fuzz.subject import Fuzz
 from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.diagnose.evidence import Frame, Rank
 
 FIX = "empty-expert-hang"
@@ -20,11 +19,6 @@ RELEASES = (
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
 FOCUS = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
 FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"

@@ -14,7 +14,6 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import hung_jobs, sources, wheels
 from support.hung_jobs import HungJob
-from support.rewrites import EveryRewrite
 from unhang.codemods import expert_dp_warmup
 from unhang.prove.cases import DIFFERS, PASSED, Topology
 from unhang.prove.fixes import expert_dp_warmup as scene
@@ -28,11 +27,6 @@ CORE = [case for case in CASES if case.values[0].target.upstream == "megatron-co
 SWIFT = [case for case in CASES if case.values[0].target.upstream == "ms-swift"]
 FOCUS = r"_set_global_memory|expert|EXPERT|warm|initialize_model_parallel|mpu\b|_OPTIMIZER_INSTANCE"
 FUZZ = Fuzz(CASES, 4, FOCUS, examples=30, every=7)
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 def test_ms_swift_imports_the_device_from_where_it_is() -> None:

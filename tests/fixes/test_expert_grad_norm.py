@@ -1,4 +1,4 @@
-"""expert-grad-norm: its rewrite and anchors, and what the sessions need of it."""
+"""expert-grad-norm: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -27,11 +26,6 @@ def test_each_release_before_upstreams_fix_needs_it() -> None:
     now = {row.version: row.verdict for row in rows}
     assert {now[version] for version in (*OLD, *NEW)} == {"needed"}
     assert {now[version] for version in ("0.19.0", "0.19.2")} == {"fixed-upstream"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the constructor does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED)

@@ -1,4 +1,4 @@
-"""fsdp2-buffer-order: its rewrite and anchors, and what the sessions need of it."""
+"""fsdp2-buffer-order: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import C10D, WORLD, HungJob, issued, job, rank, sizes
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
@@ -45,11 +44,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     assert source.known.state == "fixed"
     assert "6405" in source.known.note
     assert codemod(source.target).fixed_upstream(source.function)
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _BY_NAME = "sorted(model.named_buffers(), key=lambda item: item[0])"

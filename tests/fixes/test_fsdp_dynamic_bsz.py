@@ -14,7 +14,6 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import hung_jobs, sources, wheels
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from support.sources import Case
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job, Rank
@@ -71,11 +70,6 @@ def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
     assert {row.verdict for row in now} == {"needed", "not-affected"}
     place = f"{TARGETS[2].file}::{TARGETS[2].function}"
     assert releases["verl"]["0.7.0"].shapes[place] == releases["verl"]["0.7.1"].shapes[place] is not None
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """The shapes that a release has beside a wrong function."""
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,18 +9,12 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 from support.hung_jobs import HungJob, group, sizes
-from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 
 FIX = "fsdp-reduce-order"
 RELEASES = ["0.15.3", "0.15.0rc0", "0.13.1", "0.12.3"]
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
 FIXED = sources.cases(FIX, {"megatron-core": ["0.16.1"]}, state="fixed")
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", [*FIXED, *CASES, *sources.as_written(FIX)])

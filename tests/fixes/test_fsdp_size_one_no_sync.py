@@ -1,4 +1,4 @@
-"""fsdp-size-one-no-sync: its rewrite and anchors, and what the sessions need of it."""
+"""fsdp-size-one-no-sync: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "fsdp-size-one-no-sync"
 RELEASES = ("0.4.0", "0.7.1", "0.8.0", "0.9.1")
 CASES = sources.cases(FIX, {"verl": RELEASES})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))

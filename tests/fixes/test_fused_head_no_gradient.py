@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -31,11 +30,6 @@ def test_forward_decides_which_releases_need_the_fix() -> None:
     assert set(now.values()) == {"needed", "fixed-upstream"}
     place = f"{TARGET.file}::{TARGET.function}"
     assert releases["verl"]["0.8.0"].shapes[place] == releases["verl"]["0.9.1"].shapes[place] is not None
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 def test_the_rewrite_asks_five_times_and_leaves_no_flag() -> None:

@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources, wheels
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -21,11 +20,6 @@ from unhang.shapes import catalog
 FIX = "gdn-out-norm-tp"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.16.0")
 CASES = sources.cases(FIX, {"megatron-core": [*RELEASES, "0.14.0", "0.14.0rc6", "0.13.1"]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

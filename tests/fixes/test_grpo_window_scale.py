@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 
@@ -21,11 +20,6 @@ CASES = [
     *sources.cases(FIX, {"trl": ["1.7.1"]}, function=DPPO),
 ]
 FIXED = sources.cases(FIX, {"trl": ["1.9.1", "1.16.0"]}, state="fixed")
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

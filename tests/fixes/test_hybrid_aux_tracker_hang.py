@@ -1,4 +1,4 @@
-"""hybrid-aux-tracker-hang: its rewrite and anchors, and what the sessions need of it."""
+"""hybrid-aux-tracker-hang: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import HungJob, sizes
-from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 from unhang.prove.fixes import hybrid_aux_tracker_hang as proof
 
 FIX = "hybrid-aux-tracker-hang"
 RELEASES = {"megatron-lm": ["0.17.1", "0.18.2", "0.19.2"], "megatron-bridge": ["0.3.1", "0.4.2", "0.5.1", "0.6.2"]}
 CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
+# the file is long, and has had many shapes
+CASES[8:] = [pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow]) for case in CASES[8:]]
 FIXED = sources.cases(FIX, {}, state="fixed")
 NOT_AFFECTED = sources.cases(FIX, {}, state="not-affected")
 
@@ -39,15 +40,6 @@ def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(old: str, ne
     source = next(case.values[0] for case in FIXED if case.values[0].key.startswith("f5b225df")).load()
     assert codemod(source.target).fixed_upstream(source.function)
     assert not codemod(source.target).fixed_upstream(sources.mutated(source.function, old, new))
-
-
-# the file is long, and has had many shapes
-ONLY_IN_HISTORY = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES[8:]]
-
-
-@pytest.mark.parametrize("case", [*CASES[:8], *ONLY_IN_HISTORY])
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _SIZE, _COUNT = "num_layers=args.num_layers", "[1] * layers if "

@@ -12,7 +12,6 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched
 from support import cli, hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -70,11 +69,6 @@ def test_both_functions_are_rewritten_or_neither(tmp_path: Path) -> None:
     assert {INFER_3, METRIC_3} <= changed
     assert cli.python("-m", "unhang", "revert", "--target", where).code == 0
     assert cli.tree(where) == before
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _ONE = "mean_metric.state / mean_metric.count if mean_metric.count else mean_metric.nan_value"

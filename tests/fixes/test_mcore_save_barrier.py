@@ -9,17 +9,11 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 
 FIX = "mcore-save-barrier"
 CASES = sources.cases(FIX, {"ms-swift": ["4.1.0", "4.1.2"]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 def test_another_load_or_a_second_one_is_no_anchor() -> None:

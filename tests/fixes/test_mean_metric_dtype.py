@@ -1,4 +1,4 @@
-"""mean-metric-dtype: its rewrite and anchors, and what the sessions need of it."""
+"""mean-metric-dtype: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
@@ -41,11 +40,6 @@ def test_another_dtype_is_not_taken_for_upstreams_own_fix(new: str) -> None:
     assert not codemod(source.target).fixed_upstream(
         sources.mutated(source.function, "dtype=torch.float32", f"dtype={new}")
     )
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _CALL = "torch.tensor([self.state, self.count], device=self.device)"

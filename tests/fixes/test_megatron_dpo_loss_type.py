@@ -1,4 +1,4 @@
-"""megatron-dpo-loss-type: its rewrite and anchors, and what the sessions need of it."""
+"""megatron-dpo-loss-type: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 
 FIX = "megatron-dpo-loss-type"
 CASES = sources.cases(FIX, {"ms-swift": ["3.7.3", "3.8.0", "3.9.3", "3.12.6", "4.3.0", "4.6.0"]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

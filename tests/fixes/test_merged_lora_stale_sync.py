@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -28,11 +27,6 @@ def test_each_release_that_can_merge_and_reads_too_late_needs_the_fix() -> None:
     assert {now[version] for version in ("0.4.0", "0.5.0", "0.6.1", "0.7.0")} == {"not-affected"}
     assert {now[version] for version in ("0.7.1", "0.8.0.dev0", "0.8.0")} == {"needed"}
     assert {now[version] for version in ("0.9.0", "0.9.1")} == {"fixed-upstream"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", [*FIXED, *sources.as_written(FIX)])

@@ -8,7 +8,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -29,11 +28,6 @@ def test_each_release_has_its_verdict() -> None:
     )  # 0.4.0: a script
     assert {"0.4.1", "0.9.0"} < now.keys()
     assert set(now.values()) == {"needed"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED + CASES)

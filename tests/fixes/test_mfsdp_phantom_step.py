@@ -8,15 +8,9 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "mfsdp-phantom-step"
 CASES = sources.cases(FIX, {"megatron-core": ["0.17.1", "0.19.2"]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", CASES + sources.as_written(FIX))

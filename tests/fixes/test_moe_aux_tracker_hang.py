@@ -1,4 +1,4 @@
-"""moe-aux-tracker-hang: its rewrite and anchors, and what the sessions need of it."""
+"""moe-aux-tracker-hang: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import IDLE, HungJob, issued, job, rank, sizes
-from support.rewrites import EveryRewrite
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
 
@@ -51,11 +50,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     assert source.known.state == "fixed"
     assert "3401" in source.known.note
     assert codemod(source.target).fixed_upstream(source.function)
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _SIZE = "num_layers + (mtp_num_layers or 0)"

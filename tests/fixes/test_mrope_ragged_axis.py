@@ -8,7 +8,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.shapes import catalog
@@ -27,11 +26,6 @@ def test_each_release_that_makes_nested_position_ids_needs_it() -> None:
     now = {row.version: row.verdict for row in rows}
     assert {it for it, verdict in now.items() if verdict == "needed"} == {it for it in now if it >= "0.7"}
     assert {now[version] for version in now if version < "0.7"} == {"not-affected"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the functions do is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", [*sources.as_written(FIX), *CASES])

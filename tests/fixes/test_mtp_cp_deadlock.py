@@ -1,4 +1,4 @@
-"""mtp-cp-deadlock: its rewrite and anchors, and what the sessions need of it."""
+"""mtp-cp-deadlock: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mutants.rules import CP, DP, TP
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, played, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank, without_frames
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Count, Job, Rank
 from unhang.judge.decide import codemod
@@ -61,11 +60,6 @@ def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) ->
     source = pull.load()
     assert source.known.state == "fixed"
     assert "5895" in source.known.note
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 _GATE = "if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"

@@ -1,4 +1,4 @@
-"""mtp-zero-tokens: its rewrite and anchors, and what the sessions need of it."""
+"""mtp-zero-tokens: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
@@ -50,11 +49,6 @@ def test_each_release_has_the_verdict_of_the_function_that_divides_there() -> No
     now = {row.version: row.verdict for row in rows}
     assert {now[version] for version in VERL} == {"needed"}
     assert {now[version] for version in ("0.9.0", "0.9.1")} == {"fixed-upstream"}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the functions do is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED)

@@ -8,16 +8,10 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "reduce-noncontiguous"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.3", "0.18.2"]})
 FIXED = sources.cases(FIX, {"megatron-core": ["0.19.2"]}, state="fixed")
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", CASES + FIXED)

@@ -1,4 +1,4 @@
-"""reinforce-turn-returns: its rewrite and anchors, and what the sessions need of it."""
+"""reinforce-turn-returns: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "reinforce-turn-returns"
 BEFORE, SINCE = ("0.4.0", "0.4.1", "0.5.0", "0.8.0"), ("0.9.0", "0.9.1")
 CASES = sources.cases(FIX, {"verl": [*BEFORE, *SINCE]})
 _OLD, _NEW = (sources.cases(FIX, {"verl": [version]})[0] for version in ("0.8.0", "0.9.1"))
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 _RESET, _PASSED = "running_return * response_mask[:, t]", "running_return * (1 - response_mask[:, t])"

@@ -1,4 +1,4 @@
-"""resume-data-order: its rewrite and anchors, and what the sessions need of it."""
+"""resume-data-order: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 
 FIX = "resume-data-order"
 CASES = sources.cases(FIX, {"ms-swift": ["3.6.0", "4.5.2", "4.6.0"]})
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

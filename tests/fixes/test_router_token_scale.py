@@ -11,7 +11,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources, wheels
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import NO_REWRITE, codemod
@@ -33,11 +32,6 @@ CASES = [
 FIXED = sources.cases(FIX, {CORE: ["0.19.2"]}, state="fixed", function=ATTACH) + sources.cases(
     FIX, {CORE: ["0.19.2"]}, state="fixed", function=SEQUENCE
 )
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the functions do is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", FIXED)

@@ -15,7 +15,6 @@ from mutants.rules import DP, PP, TP
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
 from support import examples, hung_jobs, sources, wheels
 from support.hung_jobs import HungJob, issued, job, rank
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
 from unhang.judge.decide import codemod
@@ -38,11 +37,6 @@ def test_the_short_check_is_right_on_all_of_history() -> None:
         assert change.fixed_upstream(function) is (known.state == "fixed" if known else digest in FIXED), digest
         seen |= {digest} if known else set()
     assert seen >= {row["shape"] for row in sources._ROWS if row["fix"] == FIX and "first" in row}
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    pass
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))

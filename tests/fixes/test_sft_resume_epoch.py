@@ -1,4 +1,4 @@
-"""sft-resume-epoch: its rewrite and anchors, and what the sessions need of it."""
+"""sft-resume-epoch: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.codemods.base import AnchorError
 from unhang.judge.decide import codemod
 
@@ -20,11 +19,6 @@ CASES = [
     *sources.cases(FIX, {"verl": ["0.6.0", "0.9.1"]}, function=HANDLER),
     *sources.cases(FIX, {"verl": ["0.5.0"]}, function=TRAINER),
 ]
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize(

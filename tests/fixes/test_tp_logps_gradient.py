@@ -1,4 +1,4 @@
-"""tp-logps-gradient: its rewrite and anchors, and what the sessions need of it."""
+"""tp-logps-gradient: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from support.rewrites import EveryRewrite
 from unhang.judge.decide import codemod
 
 FIX = "tp-logps-gradient"
 CASES = sources.cases(FIX, {"ms-swift": ["3.12.6", "4.5.2"]})
 FIXED = sources.cases(FIX, {"ms-swift": ["4.5.3"]}, state="fixed")
-
-
-@pytest.mark.parametrize("case", CASES)
-class TestRewrite(EveryRewrite):
-    """What the function does is the scene's to show."""
 
 
 @pytest.mark.parametrize("case", CASES + FIXED)

@@ -115,7 +115,7 @@ def test_on_gpus_it_says_versions_memory_what_is_kept_and_what_is_not_shown() ->
     text = answers.text(shown)
     assert "torch 2.0, NCCL 2.28.9, GPU 1 (NVIDIA H100), 1.5 GiB of a GPU's memory taken\n" in text
     assert "not shown: several nodes, InfiniBand, NVLink (the ranks speak over sockets), your own model" in text
-    command = "  unhang diagnose 'left here/mtp-cp-deadlock/untouched/yours'"
+    command = "  unhang diagnose 'left here/verl/mtp-cp-deadlock/untouched/yours'"
     assert f"what these ranks left is kept; to diagnose it:\n{command}\n" in text
     assert "is kept" not in answers.text(shown._replace(keep=""))
     assert json.loads(answers.document(shown))["gpus"] == [gpus[0]._asdict()]

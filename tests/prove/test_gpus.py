@@ -81,7 +81,9 @@ def test_prove_without_a_gpu_ends_with_2_and_one_line(
         [],
     )
     assert main(["prove", "--keep", "left", "--target", str(tmp_path)]) == 2
-    assert "give --device cuda too" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error[bad-option]: --keep keeps")
+    assert "give --device cuda too" in error
 
 
 def test_a_torch_without_cuda_is_told(smi: Path, tmp_path: Path, capsys: Any) -> None:

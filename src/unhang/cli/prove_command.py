@@ -39,11 +39,11 @@ _SIZES = {
 def run(options: argparse.Namespace) -> int:
     """Run ``unhang prove``: return 0, 1 or 2 as ``answers.exit_code``.
 
-    Raises UnhangError ``bad-topology``, ``no-interpreter``, ``no-torch``, ``no-gpu``, ``broken-interpreter``,
-    ``interrupted``, ``no-case``, and as ``check`` does.
+    Raises UnhangError ``bad-option``, ``bad-topology``, ``no-interpreter``, ``no-torch``, ``no-gpu``,
+    ``broken-interpreter``, ``interrupted``, ``no-case``, and as ``check`` does.
     """
     if options.keep and options.device != "cuda":
-        raise UnhangError("bad-topology", "--keep keeps what ranks on GPUs leave", hint="give --device cuda too")
+        raise UnhangError("bad-option", "--keep keeps what ranks on GPUs leave", hint="give --device cuda too")
     devices = gpus.free(os.environ) if options.device == "cuda" else []
     sizes = {name: value for name in _SIZES if (value := getattr(options, name)) is not None}
     if sizes and options.case:

@@ -200,7 +200,7 @@ def _device(shown: Report) -> str:
 def kept(shown: Report) -> list[str]:
     """Return the commands that diagnose what was kept of ranks that did not end well, each on a line of its own."""
     folders = [
-        os.path.join(shown.keep, line.fix, name, line.case)
+        os.path.join(shown.keep, line.upstream, line.fix, name, line.case)
         for line in shown.lines
         for name, side in (("untouched", line.untouched), ("patched", line.patched))
         if shown.keep and side and side.status in (HUNG, CRASHED)

@@ -139,7 +139,8 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen:
     if both.untouched is not None:
         variants[host.UNTOUCHED] = {**beside, **both.untouched}, names
     gpus = [gpu.uuid for gpu in job.gpus]
-    answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step, gpus=gpus, keep=job.keep)
+    keep = job.keep and os.path.join(job.keep, line.upstream)
+    answer = host.ask(job.python, line.fix, _path(job), variants, chosen, step=job.step, gpus=gpus, keep=keep)
     untouched, patched = answer.outcomes.get(host.UNTOUCHED, {}), answer.outcomes[host.PATCHED]
     caveat = getattr(scene.proof(line.fix), "caveat", lambda _: "")
     lines = [

@@ -20,7 +20,7 @@ from ..ranks import megatron, shims
 from ..ranks.around import Around
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
 _AT = "the gradient norm is"
 _TWO, _FOUR, _SHARDS = Topology(tp=2, ep=2), Topology(tp=4, ep=2), Topology(tp=2, etp=2)
@@ -117,12 +117,6 @@ def caveat(case: Case) -> str:
 def prepare() -> None:
     """Import the optimizer for a CPU, without Transformer Engine, and then what is made for that, with a stand-in."""
     shims.cuda_on_cpu()
-    import torch
-
-    of_type = torch.Tensor.type
-    torch.Tensor.type = lambda self, *given, **named: (  # the optimizer takes parameters on a GPU alone
-        of_type(self, *given, **named) if given or named else f"torch.cuda.{of_type(self).rpartition('.')[2]}"
-    )
     blocked: dict[str, Any] = dict.fromkeys(("transformer_engine", "apex", "amp_C"))  # they need a GPU
     sys.modules.update(blocked)
     for name in ("optimizer", "distributed"):
@@ -171,7 +165,7 @@ def on_rank(case: Case, rank: int) -> Seen:
 
     topology, sharded = case.topology, bool(case.options.get("sharded"))
     shims.gloo_as_nccl()
-    with _on_cpu():
+    with shims.on_cpu():
         megatron.initialize(topology)
         config = _config(case)
         model = _model(config, case)
@@ -359,22 +353,6 @@ def _model(config: Any, case: Case) -> Any:
         model.lora = layer(engine.TEGroupedLinear, _HIDDEN, _RANK, parallel_mode=None)
     model.norm = torch.nn.Parameter(torch.zeros(_HIDDEN, dtype=torch.bfloat16))
     return model
-
-
-@contextlib.contextmanager
-def _on_cpu() -> Iterator[None]:
-    """Make tensors on the CPU that are asked for on a GPU."""
-    from torch.overrides import TorchFunctionMode
-
-    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            named = dict(kwargs or {})
-            if str(named.get("device")).startswith("cuda"):
-                named["device"] = shims.DEVICE
-            return function(*args, **named)
-
-    with OnCpu():
-        yield
 
 
 def _grouped_linear() -> Any:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DEVICE = "cpu"
 """Where the tensors of a scene are. With ``cuda`` its ranks speak NCCL and not gloo, and nothing here does anything."""
@@ -34,6 +34,26 @@ def cuda_on_cpu() -> None:
     torch.cuda.current_stream = lambda *_, **__: Stream()
     torch.cuda.default_stream = lambda *_, **__: Stream()
     torch.cuda.stream = lambda *_: contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Make tensors on the CPU that are asked for on a GPU; a tensor's type says that it is on one."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            named = dict(kwargs or {})
+            if str(named.get("device")).startswith("cuda"):
+                named["device"] = DEVICE
+            result = function(*args, **named)
+            if function is torch.Tensor.type and isinstance(result, str):
+                return f"torch.cuda.{result.rpartition('.')[2]}"  # Megatron's optimizer takes no others
+            return result
+
+    with OnCpu():
+        yield
 
 
 def gloo_as_nccl() -> None:

@@ -1,0 +1,51 @@
+"""offload-late-weights: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "offload-late-weights"
+CASES = sources.cases(FIX, {"megatron-core": ["0.12.0", "0.13.1", "0.16.1", "0.19.2"]})
+_OFFLOADS, _AWARE = "isinstance(self.optimizer, HybridDeviceOptimizer)", "use_precision_aware_optimizer"
+
+
+@pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), "")
+
+
+@pytest.mark.parametrize(("old", "new"), [(f"if {_OFFLOADS}", f"if not {_OFFLOADS}"), (_AWARE, "use_main_params")])
+def test_another_order_is_no_anchor(old: str, new: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, match=f"not found: .*{old[3:9]}")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_COPY, _FIRST = "copy.data.copy_(param)", f"{_OFFLOADS} and ("
+BY_HAND: ByHand = {
+    "as before, no main parameters": Sub(_FIRST, f"{_OFFLOADS} or ("),
+    "no copies of the model's own": Sub(_FIRST, f"False and {_OFFLOADS} and ("),
+    "the model's own stay": Sub(_COPY, "pass"),
+    "those of main ones stay": Sub(_COPY, "pass", 1),
+    "the wrong way": Sub(_COPY, "param.data.copy_(copy)"),
+    "only those on a GPU": Sub(_COPY, f"{_COPY} if copy.is_cuda else None", 1),
+    "only the pinned ones": Sub("param_to_inner_param", "gpu_params_map_cpu_copy"),
+    "made anew": Sub(_COPY, "pass\n            self.optimizer._init_sub_optimizers()", 1),
+    "for every optimizer": Sub(f"if {_OFFLOADS}:", "if True:"),
+    "nothing comes first": Sub("            return\n", "            pass\n"),
+}
+MUTANTS = [Mutants("megatron-core", ("0.12.0", "0.19.2"), BY_HAND)]
+_RIGHT = dict.fromkeys(("aware-2", "aware-stepped"), ("passed", ""))
+_HALVES = {
+    "half: main parameters alone": without(r"(?s)(.*)copy\.data\.copy_\(param\)", r"\1pass"),
+    "half: copies alone": without(r"HybridDeviceOptimizer\) and \(", "HybridDeviceOptimizer) or ("),
+}
+_RELEASES = Release("0.19.2", core=True, otherwise=_RIGHT), Release("0.16.1", otherwise=_RIGHT), Release("0.12.0")
+_LATE = "all", "half-2", "main-params-2"
+PROOFS = [Proofs("megatron-core", _RELEASES, {name: Other(change, _LATE) for name, change in _HALVES.items()})]
+FUZZ = Fuzz(CASES, 2, "HybridDeviceOptimizer|fsdp|precision_aware|copy_group_params|param_to_inner_param", examples=40)
