@@ -61,6 +61,7 @@ OURS = {
     "loss spike after resume qwen3.5": "gdn-out-norm-tp",
     "cross contamination sft packing": "sft-packed-seq-broadcast",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
+    "effective learning rate varies with accumulation": "grpo-window-scale",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""
