@@ -12,22 +12,22 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _OWN = """\
-# unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
-saved, keys = {saved}, param_group_identifier_keys
-keys_of = lambda one: tuple(one.get(it, one.get(f"pre_{{it}}")) for it in keys)
-alike = [one for one in saved if keys_of(one) == {key}]
-if len(alike) > 1:
-    before = {current}[: len({done})]
-    own = {current}[len(before)]
-    place = [keys_of(one) for one in before].count({key})
-    names = {{*own}}.union(*alike) - {{"params", "lr", "weight_decay", "step"}}
-    same = [one for one in alike if all(one.get(it) == own.get(it) for it in names)]
-    {groups}[{key}] = dict([*same, *alike[place:], alike[-1]][0])
+# unhang resume-mixed-lr: of the saved groups with these keys, take the most similar one, else the one at this place
+saved, current = {saved}, {current}
+own = current[len({done})]
+flag = any(one.get("is_decoupled_lr") for one in current)  # none has it from 0.16 on
+keys = [it for it in param_group_identifier_keys if flag or it != "is_decoupled_lr"]
+keys_of = lambda one: [one.get(it, one.get(f"pre_{{it}}")) for it in keys]
+alike = [one for one in saved if keys_of(one) == keys_of(own)]
+place = [keys_of(one) for one in current[: len({done})]].count(keys_of(own))
+names = own.keys() - {{"params", "lr", "weight_decay", "step", "is_decoupled_lr"}}
+near = lambda one: sum(one.get(it) == own.get(it) for it in names)
+{groups}[{key}] = dict(max(alike[place:] + alike[:place], key=near))
 """
 
 
 class OwnGroup(Codemod):
-    """Of the saved groups that share their keys, take the one with the settings of the current group.
+    """Of the saved groups that share their keys, take the one with most settings of the current group.
 
     Before::
 
@@ -41,9 +41,9 @@ class OwnGroup(Codemod):
         def load(current_groups, saved_groups):
             for key in needed_groups:
                 assert key in groups
-                # unhang resume-mixed-lr: tell groups with these keys apart by settings, else by place
+                # unhang resume-mixed-lr: of the saved groups with these keys, take the most similar one, ...
                 ...
-                    groups[key] = dict([*same, *alike[place:], alike[-1]][0])
+                groups[key] = dict(max(alike[place:] + alike[:place], key=near))
                 final_groups.append(groups[key])
     """
 

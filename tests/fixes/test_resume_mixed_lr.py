@@ -27,20 +27,21 @@ def test_another_search_is_no_anchor() -> None:
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_PICK, _NAMES = "[*same, *alike[place:], alike[-1]]", '{"params", "lr", "weight_decay", "step"}'
+_PICK, _NAMES = "max(alike[place:] + alike[:place], key=near)", '{"params", "lr", "weight_decay", "step", '
 BY_HAND: ByHand = {
-    "the last, as before": Sub(_PICK, "[alike[-1]]"),
-    "by place alone": Sub(_PICK, "[*alike[place:], alike[-1]]"),
-    "by settings alone": Sub(_PICK, "[*same, alike[-1]]"),
-    "by place first": Sub(_PICK, "[*alike[place:], *same]"),
-    "with the rate of the moment": Sub(_NAMES, '{"params", "weight_decay", "step"}'),
-    "by the rates alone": Sub(f"{{*own}}.union(*alike) - {_NAMES}", '{"max_lr", "min_lr"}'),
-    "one and the same object": Sub(f"dict({_PICK}[0])", f"{_PICK}[0]"),
-    "only of three": Sub("len(alike) > 1", "len(alike) > 2"),
+    "the last, as before": Sub(_PICK, "alike[-1]"),
+    "by place alone": Sub(_PICK, "[*alike[place:], alike[-1]][0]"),
+    "by settings alone": Sub(_PICK, "max(alike, key=near)"),
+    "only where no setting differs": Sub("sum(one", "all(one"),
+    "with the rate of the moment": Sub(_NAMES, '{"params", "weight_decay", "step", '),
+    "by the rates alone": Sub("own.keys() - ", '{"max_lr", "min_lr"} - '),
+    "one and the same object": Sub(f"dict({_PICK})", _PICK),
+    "by the flag of 0.15": Sub("flag or ", "True or "),
+    "without the flag of 0.15": Sub("flag or ", ""),
 }
 MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
 _BY_FLAG = dict.fromkeys(("decoupled-lr", "decoupled-lr-2", "decoupled-lr-whole"), ("passed", ""))
-_HALF = Other(without(r"len\(alike\) > 1", "len(alike) > 2"), ("decoupled-lr",), only=("0.18.2", "0.16.1"))
+_HALF = Other(without(r"max\(.*near\)", "alike[-1]"), ("decoupled-lr",), only=("0.18.2", "0.16.1"))
 _RUN = [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)]
-PROOFS = [Proofs("megatron-core", _RUN, {"half: only of three groups": _HALF})]
+PROOFS = [Proofs("megatron-core", _RUN, {"half: a copy of the last group": _HALF})]
 FUZZ = Fuzz(CASES, 2, "needed_groups|loaded_groups_map|param_groups_map", examples=40)
