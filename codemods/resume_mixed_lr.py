@@ -41,8 +41,7 @@ class OwnGroup(Codemod):
         def load(current_groups, saved_groups):
             for key in needed_groups:
                 assert key in groups
-                # unhang resume-mixed-lr: of the saved groups with these keys, take the most similar one, ...
-                ...
+                # unhang resume-mixed-lr: ...
                 groups[key] = dict(max(alike[place:] + alike[:place], key=near))
                 final_groups.append(groups[key])
     """

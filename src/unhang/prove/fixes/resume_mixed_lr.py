@@ -31,12 +31,12 @@ _KINDS: dict[str, list[dict[str, Any]]] = {
     "keys": [_BASE, {**_BASE, "wd_mult": 0.5}, _NORM],
 }
 """What sets each weight's group apart. Only those of the last differ in the keys."""
-_TORCH, _FLAG = "reversed, another torch", "saved by 0.15"
+_CHANGED = ("reversed", "doubled", "another torch", "from 0.15")
 
 
 def _case(name: str, ranks: int, kind: str = "rates", how: str = "again", core: bool = False, **options: Any) -> Case:
     """Return a case of a distributed optimizer on these ranks; of a whole one with none."""
-    beyond = how in ("reversed", "doubled", _TORCH, _FLAG) or kind in ("betas", "one rate twice")  # upstream's fix has no answer
+    beyond = how in _CHANGED or kind in ("betas", "one rate twice")  # upstream's fix has no answer
     options = {"kind": kind, "how": how, "sharded": ranks > 0, "beyond": beyond, **options}
     options["may_pass"] = kind == "one rate twice"  # with the distributed optimizer
     is_right = kind == "keys" or how == "fresh" or (options["may_pass"] and ranks > 0)
@@ -55,7 +55,7 @@ GRID = [
     _case(f"{kind}, {how}, {ranks}", ranks, kind, how, of=[_LOAD if ranks else _FILTER])
     for ranks in (0, 1, 2)
     for kind in _KINDS
-    for how in ("again", "NeMo's names", "reversed", "doubled", _TORCH, _FLAG)
+    for how in ("again", "NeMo's names", *_CHANGED)
     if how == "again" or kind in ("three rates", "keys")
 ]
 _OTHERS = "another optimizer, format or dtype than these"
@@ -150,11 +150,12 @@ class _Job:
             mine.data.copy_(theirs.data)
         saved = copy.deepcopy(other.optimizer.state_dict())
         groups = saved.get("optimizer", saved)["param_groups"]
-        if self.how in ("reversed", _TORCH):
+        if self.how in ("reversed", "another torch"):
             groups.reverse()
         for place, group in enumerate(groups):
-            group |= {"params": [place], "is_decoupled_lr": self.how == _FLAG and group["max_lr"] == 0.1}
-            group |= {"foreach": False} if self.how == _TORCH else {}
+            group["params"] = [place]
+            group |= {"foreach": False} if self.how == "another torch" else {}
+            group |= {"is_decoupled_lr": group["max_lr"] == 0.1} if self.how == "from 0.15" else {}
         self.optimizer.load_state_dict(saved)
         for group, its in zip(self.optimizer.param_groups, other.optimizer.param_groups * self.sharded):
             for mine, theirs in zip(group["params"], its["params"]):
