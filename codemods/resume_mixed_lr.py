@@ -12,7 +12,7 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _OWN = """\
-# unhang resume-mixed-lr: take the saved group that is most alike; of equals, the one at this place
+# unhang resume-mixed-lr: take the saved group most like this; of equals, by place
 saved, current = {saved}, {current}
 own = current[len({done})]
 flag = any(one.get("is_decoupled_lr") for one in current)  # none has it from 0.16 on
