@@ -62,7 +62,7 @@ _OTHERS = "another optimizer, format or dtype than these"
 HELD = {
     "key not in loaded_groups_map|pre_{key}": "a group that no saved one goes with is refused",
     r"optimizer\.state\) == 0": "no group has a part in states that are there",
-    r"fsdp|Hybrid|steps|in g$|aware|remainders|numel|offload|param_to|APEX|scaler|fp16|_state|sharding": _OTHERS,
+    r"fsdp|Hybrid|steps|in g$|aware|remainders|numel|offload|param_to|APEX|scaler|fp16|_state|sharding|flag or": _OTHERS,
 }
 YOURS = _case("yours", 1, own=False)
 
