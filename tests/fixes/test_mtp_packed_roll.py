@@ -1,0 +1,46 @@
+"""mtp-packed-roll: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "mtp-packed-roll"
+CASES = sources.cases(FIX, {"megatron-core": ["0.16.1", "0.17.1", "0.19.2"]})
+_TAKEN, _PADDED = "cu_seqlens = packed_seq_params.cu_seqlens_q", "packed_seq_params.cu_seqlens_q_padded"
+
+
+@pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), "")
+
+
+@pytest.mark.parametrize("new", [f"cu_seqlens = {_PADDED}", f"{_TAKEN}.tolist()", f"{_TAKEN}; {_TAKEN}"])
+def test_other_ends_or_two_are_no_anchor(new: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), _TAKEN, new, match="cu_seqlens_q, without cu_seqlens_q_padded")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_IF, _NEW = 'getattr(packed_seq_params, "cu_seqlens_q_padded", None) is not None', f"cu_seqlens = {_PADDED}"
+BY_HAND: ByHand = {
+    "as before": Sub(_NEW, "pass"),
+    "whether or not there are any": Sub(_IF, "True"),
+    "without asking for the attribute": Sub(_IF, f"{_PADDED} is not None"),
+    "if there are no others": Sub(_IF, "cu_seqlens is None"),
+    "with one rank alone": Sub(_IF, f"(cp_group is None or cp_group.size() == 1) and {_IF}"),
+    "with several ranks alone": Sub(_IF, f"cp_group is not None and cp_group.size() > 1 and {_IF}"),
+    "but the last": Sub(_NEW, f"{_NEW}[:-1]"),
+    "the last as it was": Sub(_NEW, f"{_NEW.replace('cu_seqlens =', 'cu_seqlens[:-1] =')}[:-1]"),
+}
+MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
+_HALVES = {
+    "half: with several ranks alone": Other(without(r"if getattr", "if cp_group.size() > 1 and getattr"), ("padded",)),
+    "half: with one rank alone": Other(without(r"if getattr", "if cp_group.size() == 1 and getattr"), ("padded-cp2",)),
+}
+PROOFS = [Proofs("megatron-core", [Release("0.19.2", core=True), Release("0.17.1"), Release("0.16.1")], _HALVES)]
+FUZZ = Fuzz(CASES, 2, r"cu_seqlens|packed_seq_params|rolled_tensor", examples=60)
