@@ -42,6 +42,7 @@ GRID = [
 ]
 HELD = {
     r"local_seq_len == 0|\.size\(dims\) == 0": "of sequences shorter than twice the ranks, which padding rules out",
+    r"numel\(\)|cp_partition_mode|local_rank [<>]": "of another layout, contiguous, that commits alone have",
 }
 YOURS = Case("yours", _CP2, DIFFERS, _AT, {"lengths": _ODD, "multiple": 4})
 
