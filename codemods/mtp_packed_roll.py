@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import Codemod, assigned, expression, followed_by, mentioned, once, span
+from unhang.codemods.base import AnchorError, Codemod, assigned, expression, followed_by, mentioned, once, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -39,21 +39,17 @@ class RollPackedSeq(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        taken = [] if _PADDED in mentioned(function) else [row for row in function.body if _is_of(row)]
-        row = once(taken, f"... = ....{_ENDS}, without {_PADDED}")
-        ends, value = row.targets[0].id, row.value  # type: ignore[attr-defined]
-        return [span(row, row, followed_by(_NEW.format(ends=ends, params=expression(value.value))))]
+        if _PADDED in mentioned(function):
+            raise AnchorError(f"{function.name} without {_PADDED}")
+        given = [(row, *found) for row in function.body if (found := assigned(row))]
+        taken = [it for it in given if expression(it[2]).endswith(f".{_ENDS}")]
+        row, ends, value = once(taken, f"... = ....{_ENDS}")
+        params = expression(value).removesuffix(f".{_ENDS}")
+        return [span(row, row, followed_by(_NEW.format(ends=ends, params=params)))]
 
     def fixed_upstream(self, function: Function) -> bool:
         chosen = [it for it in ast.walk(function) if isinstance(it, ast.IfExp)]
         return any(isinstance(it.body, ast.Attribute) and it.body.attr == _PADDED for it in chosen)
-
-
-def _is_of(row: ast.stmt) -> bool:
-    """Return whether a statement gives a name to the ends of some parameters."""
-    found = assigned(row)
-    value = found and found[1]
-    return isinstance(value, ast.Attribute) and value.attr == _ENDS and isinstance(value.value, ast.Name)
 
 
 CODEMODS = {"_roll_tensor_packed_seq": RollPackedSeq()}

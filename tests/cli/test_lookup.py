@@ -60,6 +60,8 @@ OURS = {
     "replicas diverge": "fsdp-size-one-no-sync",
     "loss spike after resume qwen3.5": "gdn-out-norm-tp",
     "cross contamination sft packing": "sft-packed-seq-broadcast",
+    "mtp loss wrong on packed sequences with context parallelism": "mtp-packed-roll",  # after Megatron-LM 6205
+    "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
