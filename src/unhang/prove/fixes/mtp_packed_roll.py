@@ -10,7 +10,7 @@ import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DIFFERS, PASSED, Case, Topology
+from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
 from ..ranks import megatron, shims
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ CASES = (
     Case("padded-cp2-dp2", Topology(cp=2, dp=2), DIFFERS, _AT, {"lengths": _ODD, "multiple": 4}),
     Case("two-layers", _CP1, DIFFERS, _AT, {**_SHORT, "layers": 2}, core=True),
     Case("two-layers-cp2", _CP2, DIFFERS, _AT, {**_SHORT, "layers": 2}, core=True),
+    Case("short-cp2", _CP2, CRASHED, "list index out of range", {"lengths": (2, *_ODD), "multiple": 4}, core=True),
     Case("no-padding", _CP1, PASSED, options={"lengths": _ODD, "multiple": 1}, core=True),
     Case("no-padding-cp2", _CP2, PASSED, options={"lengths": _EVEN, "multiple": 4}, core=True),
     Case("padded-ends-alone-cp2", _CP2, PASSED, options={**_SHORT, "ends": "padded alone"}, core=True),
@@ -37,6 +38,7 @@ GRID = [
     *CASES,
     Case("no group", _CP1, DIFFERS, options={**_SHORT, "group": None}),
     Case("no sum, the axis by its number", _CP1, DIFFERS, options={**_SHORT, "dims": 1, "return_sum": False}),
+    Case("an empty sequence", _CP1, DIFFERS, options={**_SHORT, "lengths": (*_ODD, 0)}),
     Case("no sum, CP 2", _CP2, DIFFERS, options={**_SHORT, "dims": 1, "return_sum": False}),
     Case("no such attribute", _CP1, PASSED, options={**_SHORT, "ends": "no attribute", "beyond": True}),
 ]
