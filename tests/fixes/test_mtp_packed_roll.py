@@ -41,6 +41,12 @@ BY_HAND: ByHand = {
     "if there are no others": Sub(_IF, "cu_seqlens is None"),
     "with one rank alone": Sub(_IF, f"(cp_group is None or cp_group.size() == 1) and {_IF}"),
     "with several ranks alone": Sub(_IF, f"cp_group is not None and cp_group.size() > 1 and {_IF}"),
+    "where there are more of them": Sub(_IF, f"{_IF} and len({_PADDED}) > len(cu_seqlens)"),
+    "where some sequence is padded by several": Sub(_IF, f"{_IF} and {_PADDED}[-1] > cu_seqlens[-1] + 9"),
+    "the nearer ones": Sub(_NEW, f"cu_seqlens = torch.minimum(cu_seqlens, {_PADDED})"),
+    "those of the first": Sub(_NEW, f"{_NEW}[:2]"),
+    "the first as it was": Sub(_NEW, f"cu_seqlens = torch.cat((cu_seqlens[:2], {_PADDED}[2:]))"),
+    "the lengths": Sub(_NEW, f"{_NEW}.diff()"),
     "but the last": Sub(_NEW, f"{_NEW}[:-1]"),
     "the last as it was": Sub(_NEW, f"{_NEW.replace('cu_seqlens =', 'cu_seqlens[:-1] =')}[:-1]"),
 }
