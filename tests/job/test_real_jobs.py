@@ -27,13 +27,11 @@ LOST = "a reward on a token that does not count, after one that does"
 END = "it goes on from the end of an epoch, with steps left"
 BUFFERS = "a model with buffers in its state dict (such as DeepSeek V3, Gemma 4, QAT with w4a4)"
 LATER = "a checkpoint in a later epoch"
-PADDED = "padding between packed sequences that cu_seqlens_q leaves out (Megatron-Bridge: pad_seq_to_mult over 1)"
 NONE_LEFT = "a micro-batch with no token left for MTP"
 MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
 ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
 ALL_FACTS = (
     *(MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
-    PADDED,
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -109,11 +107,6 @@ JOBS = [
         "loss_type=": CANNOT, "loss_type=sigmoid": CANNOT, "loss_type=hinge": STRIKES, "rlhf_type=kto": CANNOT,
         "tensor_model_parallel_size=": CANNOT,
     }),
-    ("mtp-packed-roll", "ms-swift 4.6.0", "megatron sft --mtp_num_layers 1 --packing true", {
-        "mtp_num_layers=": CANNOT, f"{PADDED}=False": CANNOT,
-    }),
-    ("mtp-packed-roll", "verl 0.9.1", f"{GRPO} --config-name=ppo_megatron_trainer {MODEL}.mtp.enable=True "
-        f"{MODEL}.mtp.enable_train=True", {f"{MODEL}.mtp.enable=False": CANNOT, f"{PADDED}=False": CANNOT}),
     ("resume-data-order", "ms-swift 4.5.2", "swift sft --resume_from_checkpoint output/checkpoint-6", {
         f"{LATER}=False": CANNOT, "streaming=true": CANNOT, "resume_from_checkpoint=": CANNOT,
         "sequence_parallel_size=2": CANNOT, "transformers 4=False": CANNOT,
