@@ -92,7 +92,9 @@ JOBS = [
     ("merger-buffer-copies", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 trainer.n_gpus_per_node=8", {
         f"{ACTOR}.strategy=megatron": CANNOT, f"{BUFFERS}=False": CANNOT,
     }),
-    ("mrope-ragged-axis", "verl 0.9.1", GRPO, {f"{MROPE}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT}),
+    ("mrope-ragged-axis", "verl 0.9.1", f"{GRPO} trainer.use_v1=False", {
+        "trainer.use_v1=True": CANNOT, f"{MROPE}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT,
+    }),
     ("mrope-ragged-axis", "verl 0.7.1", f"{GRPO} trainer.use_legacy_worker_impl=disable", {
         "trainer.use_legacy_worker_impl=auto": CANNOT,
     }),
