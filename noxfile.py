@@ -329,7 +329,7 @@ def from_checkout(session: nox.Session) -> dict[str, str]:
 def sweep(session: nox.Session) -> None:
     """Regenerate compat/ from the package index and clones, then the README's table and docs/matrix.svg from it.
 
-    UNHANG_{MEGATRON,VERL,SWIFT,BRIDGE,MCORE_BRIDGE}_CLONE name the clones, as paths or URLs.
+    UNHANG_{MEGATRON,VERL,SWIFT,BRIDGE,MCORE_BRIDGE,TRL}_CLONE name the clones, as paths or URLs.
     """
     env = from_checkout(session)
     install_proofs(session)

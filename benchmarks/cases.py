@@ -70,7 +70,7 @@ def processes(small: Path, large: Path, thirty: Path, packed: Path, diff: Path) 
 
     tool = [sys.executable, "-m", "libcst.tool", "codemod", "-x", "whole_module.Fixes", "-j", "1", "--no-format"]
     lock = locked(small.with_name("uv.lock"))
-    names = "{'verl', 'megatron-core', 'ms-swift', 'mcore-bridge', 'megatron-bridge'}"
+    names = "{'verl', 'megatron-core', 'ms-swift', 'mcore-bridge', 'megatron-bridge', 'trl'}"
     return {
         "python -c pass": python("pass"),
         "import argparse": python("import argparse"),

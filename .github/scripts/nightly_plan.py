@@ -16,8 +16,8 @@ PRE_RELEASE = "pre-release"
 CHECK, RADAR, TESTS, PROVE, SWEEP, PROOFS = "check", "radar", "upstream", "prove", "sweep", "proofs"
 # Only checked: upstream last changed it in 2024, and the proofs do not know code that old.
 _OLD = {("ms-swift", "dev")}
-# Only checked: their tests and modules need Transformer Engine, or a GPU. The proofs run on their wheels.
-_HEAVY = {(name, ref) for name in ("megatron-bridge", "mcore-bridge") for ref in ("main", PRE_RELEASE)}
+# Only checked: their tests and modules need Transformer Engine, a GPU, or models. The proofs run on their wheels.
+_HEAVY = {(name, ref) for name in ("megatron-bridge", "mcore-bridge", "trl") for ref in ("main", PRE_RELEASE)}
 LEFT_BEHIND = _OLD | _HEAVY
 
 

@@ -53,8 +53,8 @@ def offers(
 ) -> list[Offer]:
     """Return the wheel that stands for each release on the index.
 
-    ``on_record``: leave out releases without a pin, and upstreams without a target. Raises UnhangError ``pin-changed``
-    or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
+    ``on_record``: leave out upstreams without a target, and releases without a pin of an upstream that has any. Raises
+    UnhangError ``pin-changed`` or ``pin-gone`` if the index contradicts a pin, else as ``index.all_offers`` does.
     """
     mine = upstreams.projects()
     if on_record:
@@ -70,7 +70,8 @@ def offers(
         )
     if on_record:
         known = {(pin["project"], pin["version"]) for pin in pinned}
-        offered = [offer for offer in offered if (offer.project, offer.version) in known]
+        new = mine.keys() - {project for project, _ in known}
+        offered = [offer for offer in offered if offer.project in new or (offer.project, offer.version) in known]
     return offered
 
 

@@ -72,7 +72,8 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     try:
         wheels = options.wheels or os.environ.get("UNHANG_WHEELS")
         with index.client(fetch.CONNECTIONS) as client:
-            offered = gather.offers(client, targets, pins.read(options.out), on_record=bool(options.fix))
+            pinned = pins.read(options.out)
+            offered = gather.offers(client, targets, pinned, on_record=bool(options.fix))
             times.append(time.monotonic())
             opened = gather.releases(client, collection, offered, cache, wheels, step)
         times.append(time.monotonic())
@@ -89,10 +90,13 @@ def _run(options: argparse.Namespace, step: Step) -> int:
             kept = before[fix.id] if options.fix else {**before[fix.id], "releases": {}}
             known = by_fix.facts(fix, collection, learnt, settled, opened_clones, kept)
             texts[f"data/{fix.id}.json"] = matrix_files.facts(known)
-        if not options.fix:
+        mine = {offer.project for offer in offered}
+        others = [pin for pin in pinned if options.fix and pin["project"] not in mine]
+        if not options.fix or mine - {pin["project"] for pin in pinned}:  # of an upstream that is new
+            listed = facts.known(str(options.out / "releases.json")).get("releases", {}) if options.fix else {}
             texts |= {
-                "wheels.json": matrix_files.wheels(offered),
-                "releases.json": matrix_files.releases(collection.releases),
+                "wheels.json": matrix_files.wheels([*others, *(offer._asdict() for offer in offered)]),
+                "releases.json": matrix_files.releases(collection.releases, listed),
             }
         if (moved := frozen.moved(swept, opened_clones)) != swept:
             texts[frozen.NAME] = matrix_files.swept(moved)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from unhang.compat.index import Offer
 from unhang.compat.sweep.outlines import Packed
 from unhang.compat.sweep.sources import Release
 
@@ -34,7 +33,7 @@ class Facts(NamedTuple):
 
 def facts(known: Facts) -> str:
     """Return the text of a fix's file in compat/data."""
-    releases = sorted(known.releases.items(), key=lambda item: (item[0].split()[0], Version(item[0].split()[1])))
+    releases = sorted(known.releases.items(), key=_by_version)
     return _text(
         {
             "targets": known.targets,
@@ -48,23 +47,26 @@ def facts(known: Facts) -> str:
     )
 
 
-def releases(collected: Mapping[str, Mapping[str, Release]]) -> str:
-    """Return the text of releases.json: each release, by upstream and version, and whether it is yanked."""
+def releases(collected: Mapping[str, Mapping[str, Release]], others: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the text of releases.json: each release, by upstream and version, and whether it is yanked.
+
+    ``others`` are the rows of it that stay as they are, unless they were collected.
+    """
     rows = {
-        f"{upstream} {version}": {"yanked": True} if versions[version].yanked else {}
-        for upstream, versions in sorted(collected.items())
-        for version in sorted(versions, key=Version)
+        f"{upstream} {version}": {"yanked": True} if release.yanked else {}
+        for upstream, versions in collected.items()
+        for version, release in versions.items()
     }
-    return _text({"releases": rows})
+    return _text({"releases": dict(sorted({**others, **rows}.items(), key=_by_version))})
 
 
-def wheels(offered: Iterable[Offer]) -> str:
-    """Return the text of wheels.json: the wheel that stands for each release."""
+def wheels(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of wheels.json: the wheel that stands for each release, from pins or what offers have."""
     projects: dict[str, list[str]] = {}
-    for offer in offered:
-        row = {name: getattr(offer, name) for name in ("version", "file", "sha256", "python", "yanked")}
-        projects.setdefault(offer.project, []).append(json.dumps(row))
-    blocks = [f"{json.dumps(name)}: [\n   " + ",\n   ".join(rows) + "\n  ]" for name, rows in sorted(projects.items())]
+    for found in rows:
+        row = {name: found[name] for name in ("version", "file", "sha256", "python", "yanked")}
+        projects.setdefault(found["project"], []).append(json.dumps(row))
+    blocks = [f"{json.dumps(name)}: [\n   " + ",\n   ".join(of) + "\n  ]" for name, of in sorted(projects.items())]
     return '{\n "schema": 1,\n "wheels": {\n  ' + ",\n  ".join(blocks) + "\n }\n}\n"
 
 
@@ -91,6 +93,11 @@ def write(texts: Mapping[str, str]) -> None:
             ready.append((temporary, path))
         for temporary, path in ready:
             os.replace(temporary, path)
+
+
+def _by_version(row: tuple[str, Any]) -> tuple[str, Version]:
+    upstream, version = row[0].split()
+    return upstream, Version(version)
 
 
 def _text(sections: Mapping[str, Mapping[str, Any]]) -> str:

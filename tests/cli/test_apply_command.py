@@ -13,7 +13,7 @@ VERL = ("verl", "0.7.1")
 ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 KEYS = (
     "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes"
-    " nearest overlay accepted assumes strikes leave_out needs"
+    " nearest overlay accepted assumes fixed_in strikes leave_out needs"
 ).split()
 
 

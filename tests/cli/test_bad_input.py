@@ -49,7 +49,7 @@ def test_no_upstream_found(tmp_path: Path) -> None:
     for command in ("check", "apply", "diff", "revert"):
         ran = cli.called(command, "--target", tmp_path)
         assert ran.code == 2
-        names = "megatron-core, megatron-lm, verl, ms-swift, megatron-bridge, mcore-bridge"
+        names = "megatron-core, megatron-lm, verl, ms-swift, megatron-bridge, mcore-bridge, trl"
         start = f"error[no-upstream]: none of {names} is installed in"
         assert ran.err.startswith(start)
         assert "is not ms-swift" in ran.err

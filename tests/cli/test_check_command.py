@@ -10,7 +10,7 @@ from unhang.shapes import catalog
 
 KEYS = (
     "upstream version location fix grade kinds changes_numbers file function verdict shape code detail hint notes"
-    " nearest overlay accepted assumes strikes leave_out needs"
+    " nearest overlay accepted assumes fixed_in strikes leave_out needs"
 ).split()
 
 

@@ -196,6 +196,6 @@ def test_the_whole_page_is_that_of_the_fix_with_what_manifest_and_matrix_have() 
         page = page.replace(more, "", 1)
     assert page == catalog.page("mtp-cp-deadlock").rstrip()
     assert "0.7.1" in section
-    assert "It can be dropped with verl 0.8.0.dev0 and later" in section
+    assert "It can be dropped with verl 0.8.0 and later" in section
     whole = cli.called("explain", "-v", "expert-dp-warmup").out
     assert "It cannot be dropped yet: the newest release of ms-swift" in whole

@@ -63,6 +63,7 @@ OURS = {
     "mtp loss wrong on packed sequences with context parallelism": "mtp-packed-roll",  # after Megatron-LM 6205
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
+    "effective learning rate varies with accumulation": "grpo-window-scale",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""

@@ -137,7 +137,7 @@ def test_an_interpreter_that_does_not_answer(
 
 FOUND: dict[str, object] = {"origin": None, "folders": [], "others": []}
 LOOKED: dict[str | None, object] = dict.fromkeys(
-    ("megatron", "verl", "swift", "megatron.core", "megatron.training", "megatron.bridge", "mcore_bridge"), FOUND
+    ("megatron", "verl", "swift", "trl", "megatron.core", "megatron.training", "megatron.bridge", "mcore_bridge"), FOUND
 )
 
 

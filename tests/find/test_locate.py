@@ -65,7 +65,7 @@ def test_wheels(env: Env, wheels: dict[str, Path]) -> None:
 def test_editable(env: Env, tmp_path: Path, mode: str, layout: str) -> None:
     checkout = tmp_path / "checkout"
     top = checkout / "src" if layout == "src" else checkout
-    make.mcore_bridge(make.bridge(make.swift(make.verl(make.tree(top)))))
+    make.trl(make.mcore_bridge(make.bridge(make.swift(make.verl(make.tree(top))))))
     make.project(checkout, "megatron-core", "0.17.0", "src" if layout == "src" else ".")
     make.extract(make.build(checkout, tmp_path / "out", editable=mode), env.site)
     (pth,) = env.site.glob("__editable__*.pth")

@@ -82,3 +82,10 @@ def test_a_record_under_another_spelling_of_the_version(tmp_path: Path) -> None:
     os.utime(new, (2, 2))
     leftover(tmp_path, "verl_tools-0.8.0.dist-info", rows)  # of another distribution
     assert records(tmp_path) == [("wheel", new)]
+
+
+@pytest.mark.parametrize(("rows", "version"), [("trl/__init__.py,,\n", "1.9.0"), ("", "7.7")])
+def test_a_version_beside_the_package_is_that_of_a_checkout_alone(tmp_path: Path, rows: str, version: str) -> None:
+    make.trl(tmp_path, "7.7")  # or another project's VERSION, in a site-packages
+    leftover(tmp_path, "trl-1.9.0.dist-info", rows)
+    assert versions(tmp_path) == [version]

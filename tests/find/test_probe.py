@@ -55,9 +55,9 @@ def test_a_finder_without_the_parent(env: Env) -> None:
 def test_a_finder_that_import_does_not_reach_may_raise(env: Env) -> None:
     finder = "class Bad:\n    def find_spec(self, *args): raise OSError('stale file handle')\n"
     make.write(env.site, {"bad.py": finder, "bad.pth": "import sys, bad; sys.meta_path.append(bad.Bad())\n"})
-    for module in (make.tree, make.verl, make.swift, make.bridge, make.mcore_bridge):
+    for module in (make.tree, make.verl, make.swift, make.bridge, make.mcore_bridge, make.trl):
         module(env.site)
-    assert len(env.search().installations) == 6
+    assert len(env.search().installations) == 7
 
 
 def test_our_own_entry_on_the_path_is_dropped(env: Env, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

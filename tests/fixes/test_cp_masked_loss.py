@@ -10,7 +10,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources, wheels
-from unhang.judge import matrix
+from unhang.judge import untouched
 from unhang.shapes import catalog
 
 FIX = "cp-masked-loss"
@@ -39,7 +39,7 @@ def test_the_releases_that_divide_in_another_function_are_known_by_it(version: s
     data = wheels.read("megatron-core", version, *row["files"])
     assert (re.search(row["pattern"].encode(), data or b"") is not None) == (version in row["needed-in"])
     release = catalog.releases()["megatron-core"][version]
-    found = matrix.verdict(catalog.fix(FIX), "megatron-core", release, catalog.shape_table())
+    found = untouched.verdict(catalog.fix(FIX), "megatron-core", release, catalog.shape_table())
     assert found == ("needed" if version >= "0.13" else "not-affected")
 
 

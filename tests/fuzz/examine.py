@@ -183,6 +183,7 @@ def _examine_revert(base: Base, old: Source, new: Source) -> None:
             "ms-swift": environments.swift,
             "megatron-bridge": environments.bridge,
             "mcore-bridge": environments.mcore_bridge,
+            "trl": environments.trl,
         }
         if target.upstream in own:
             own[target.upstream](root)

@@ -1,4 +1,4 @@
-"""Whom each fix of verl and ms-swift strikes, by commands that users type and the defaults of real releases."""
+"""Whom each fix of verl, ms-swift and TRL strikes, by commands that users type and the defaults of real releases."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ JOBS = [
     ("merger-buffer-copies", "verl 0.8.0", f"{GRPO} {ACTOR}.strategy=fsdp2 trainer.n_gpus_per_node=8", {
         f"{ACTOR}.strategy=megatron": CANNOT, f"{BUFFERS}=False": CANNOT,
     }),
-    ("mrope-ragged-axis", "verl 0.9.1", GRPO, {f"{MROPE}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT}),
+    ("mrope-ragged-axis", "verl 0.9.1", f"{GRPO} trainer.use_v1=False", {
+        "trainer.use_v1=True": CANNOT, f"{MROPE}=False": CANNOT, f"{ONE_LENGTH}=False": CANNOT,
+    }),
     ("mrope-ragged-axis", "verl 0.7.1", f"{GRPO} trainer.use_legacy_worker_impl=disable", {
         "trainer.use_legacy_worker_impl=auto": CANNOT,
     }),
@@ -121,6 +123,11 @@ JOBS = [
     ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type gkd --tensor_model_parallel_size 2", {
         "gkd_logits_topk=64": CANNOT,
     }),
+    ("grpo-window-scale", "trl 1.9.0", "trl grpo --steps_per_generation 4 --gradient_accumulation_steps 2", {
+        "steps_per_generation=2": CANNOT, "steps_per_generation=": CANNOT, "loss_type=grpo": CANNOT,
+        "loss_type=cispo": STRIKES, "use_liger_kernel=true": CANNOT,
+    }),
+    ("grpo-window-scale", "trl 0.22.0", "trl grpo --steps_per_generation 4", {"use_liger_loss=true": CANNOT}),
 ]  # fmt: skip
 
 
@@ -152,6 +159,8 @@ def test_a_job_is_struck_and_not_with_another_setting(
 
 def test_each_fix_of_these_upstreams_has_a_job() -> None:
     of = {
-        fix.id for fix in catalog.fixes().values() if {target.upstream for target in fix.targets} & {"verl", "ms-swift"}
+        fix.id
+        for fix in catalog.fixes().values()
+        if {target.upstream for target in fix.targets} & {"verl", "ms-swift", "trl"}
     }
     assert {fix for fix, *_ in JOBS} == of - {"expert-dp-warmup"}  # whose settings are Megatron's

@@ -6,7 +6,7 @@ import pytest
 
 from support import made_up
 from unhang.errors import UnhangError
-from unhang.judge import matrix
+from unhang.judge import matrix, untouched
 from unhang.shapes.catalog import Fix
 
 HANG, STALL = made_up.fix("hang", "core"), made_up.fix("stall", "core", "swift", grade="safeguard")
@@ -74,7 +74,7 @@ def test_the_verdict_rests_on_the_function_that_a_target_depends_on(shapes: str,
     table = made_up.table(fix)
     seen = {"affected": ("right", "repaired", "wrong"), "fixed": ("right",)}
     together = {key: one._replace(beside=seen.get(one.state, ())) for key, one in table.shapes.items()}
-    assert matrix.verdict(fix, "core", release, table._replace(shapes=together)) == verdict
+    assert untouched.verdict(fix, "core", release, table._replace(shapes=together)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_target_is_wrong_only_with_one_of_some_functions(shapes: str, verdict:
     fix = fix._replace(targets=(mine._replace(only_with=tuple(others)),))
     assert fix.functions == (*fix.targets, *others)
     release = made_up.releases([HANG._replace(targets=(mine, *others))], core={"1.0": shapes})["core"]["1.0"]
-    assert matrix.verdict(fix, "core", release, made_up.table(fix)) == verdict
+    assert untouched.verdict(fix, "core", release, made_up.table(fix)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,8 @@ def test_a_target_is_wrong_only_with_one_of_some_functions(shapes: str, verdict:
         ({"1.0": "affected", "1.1": "affected"}, None),
         ({"1.0": "affected", "1.1": "fixed", "1.2": "unseen"}, None),
         ({"1.10": "fixed", "1.9": "affected"}, "1.10"),
-        ({"1.0": "affected", "1.1rc1": "fixed", "1.1": "fixed"}, "1.1rc1"),
+        ({"1.0": "affected", "1.1rc1": "fixed", "1.1": "fixed"}, "1.1"),
+        ({"1.0": "affected", "1.1rc1": "fixed"}, "1.1rc1"),
         ({"1.0": "affected", "1.1rc0.dev99000": "fixed", "1.1": "fixed"}, "1.1"),
         ({"1.0": "affected", "1.1rc0.dev99000": "fixed", "1.1rc0.dev99001": "affected", "1.1": "fixed"}, "1.1"),
         ({"1.0": "affected", "1.1rc0.dev99000": "fixed"}, None),

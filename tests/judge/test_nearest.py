@@ -17,6 +17,7 @@ READ = {
     "ms-swift": ["4.6.0"],
     "megatron-bridge": ["0.3.1", "0.6.2"],
     "mcore-bridge": ["1.4.2"],
+    "trl": ["1.9.0"],
 }
 TARGET = Target("made-up", "verl", "verl/x.py", "f")
 KNOWN = """\

@@ -134,7 +134,8 @@ def test_a_release_without_a_rewrite_says_what_else_to_do() -> None:
 
 
 def test_every_distribution_of_an_upstream_is_looked_for() -> None:
-    assert pinned.names().distributions == {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "verl"}
+    mine = {"mcore-bridge", "megatron-bridge", "megatron-core", "ms-swift", "trl", "verl"}
+    assert pinned.names().distributions == mine
 
 
 def test_a_checkout_is_known_by_the_name_of_its_repository() -> None:

@@ -36,12 +36,3 @@ def test_the_best_is_the_newest_of_those_that_drop_the_most() -> None:
     assert upgrade.best([step("1"), step("2", "a", "b"), step("3", "a", "c"), step("4", "a")]) == step("3", "a", "c")
     assert upgrade.best([step("1")]) is None
     assert upgrade.best([]) is None
-
-
-def test_a_fix_is_fixed_from_the_release_on_after_which_none_needs_it() -> None:
-    def fixed_in(fix: str, upstream: str, version: str) -> str:
-        return upgrade.fixed_in(catalog.fix(fix), upstream, version)
-
-    assert fixed_in("mtp-cp-deadlock", "verl", "0.7.1") == "0.8.0"
-    assert fixed_in("fsdp-size-one-no-sync", "verl", "0.7.1") == "", "the newest needs it"
-    assert fixed_in("mtp-cp-deadlock", "verl", "0.7.1+ours") == "", "not on record"

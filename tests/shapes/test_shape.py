@@ -123,7 +123,7 @@ def files(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {str(nasty): []}
     core = "0.10.0 0.12.0 0.12.3 0.13.1 0.14.0 0.15.3 0.16.1 0.17.1 0.18.2 0.19.2 0.16.0rc0.dev132550".split()
     releases = {"megatron-core": core, "verl": ["0.7.1", "0.9.1"], "ms-swift": ["4.0.0", "4.6.0"]}
-    releases |= {"megatron-bridge": ["0.3.0", "0.6.2"], "mcore-bridge": ["1.0.2", "1.4.2"]}
+    releases |= {"megatron-bridge": ["0.3.0", "0.6.2"], "mcore-bridge": ["1.0.2", "1.4.2"], "trl": ["0.22.0", "1.9.0"]}
     for target in (target for fix in catalog.fixes().values() for target in fix.targets):
         project = "megatron-core" if target.upstream == "megatron-lm" else target.upstream
         for version in releases[project]:

@@ -31,7 +31,7 @@ TRUTH = """
 import importlib, json, sys
 if sys.path[0] == "": del sys.path[0]
 found = {}
-for name in ["megatron.core", "megatron.training", "megatron.bridge", "mcore_bridge", "verl", "swift"]:
+for name in ["megatron.core", "megatron.training", "megatron.bridge", "mcore_bridge", "verl", "swift", "trl"]:
     try: found[name] = getattr(importlib.import_module(name), "__file__", None)
     except ImportError: found[name] = None
 print(json.dumps(found))
@@ -180,6 +180,12 @@ def mcore_bridge(root: Path, version: str = "1.4.2") -> Path:
     return write(root, {**about, **folders})
 
 
+def trl(root: Path, version: str = "1.9.0") -> Path:
+    """Write a stand-in for TRL, as a checkout has it."""
+    files = ("__init__", "data_utils", "import_utils", "trainer/__init__", "trainer/grpo_trainer")
+    return write(root, {**{f"trl/{name}.py": "" for name in files}, "VERSION": f"{version}\n"})
+
+
 def project(root: Path, name: str, version: str, where: str = ".") -> Path:
     """Add a pyproject.toml with which setuptools builds all packages of a tree, namespace packages included."""
     text = f"""\
@@ -191,7 +197,7 @@ def project(root: Path, name: str, version: str, where: str = ".") -> Path:
         version = "{version}"
         [tool.setuptools.packages.find]
         where = ["{where}"]
-        include = ["megatron.bridge*", "megatron.core*", "megatron.training*", "mcore_bridge*", "verl*", "swift*"]
+        include = {[f"{module}*" for module in MODULES.values()]}
         [tool.setuptools.package-data]
         "verl.version" = ["version"]
         """

@@ -46,6 +46,7 @@ SCHEMA = _exactly(
         _exactly(
             package=_exactly(ecosystem={"const": "PyPI"}, name=_TEXT, purl={"pattern": "^pkg:pypi/[a-z0-9-]+$"}),
             ranges=_list(_exactly(type={"const": "ECOSYSTEM"}, events=_EVENTS)),
+            database_specific=_exactly(fixed_in={"type": "string"}),
             versions=_list(_TEXT, 1),
         ),
         1,
@@ -183,3 +184,12 @@ def test_explain_takes_the_id_that_a_scanner_prints() -> None:
     assert by_id == by_name
     assert by_id.code == 0
     assert cli.called_with_all("explain", "x_unhang-nothing").code == 2
+
+
+@pytest.mark.parametrize("fix", ["mtp-cp-deadlock", "fsdp-size-one-no-sync", "grpo-window-scale"])
+def test_it_names_the_release_that_is_right_or_says_that_none_is(fix: str) -> None:
+    advisory = every()[1][f"x_unhang-{fix}"]
+    ((name, version),) = matrix.droppable(catalog.fix(fix), catalog.releases(), catalog.shape_table()).items()
+    (package,) = advisory["affected"]
+    assert package["database_specific"] == {"fixed_in": version or ""}
+    assert f"{name}: fixed in {version or 'no release yet'}." in advisory["details"]

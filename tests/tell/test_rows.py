@@ -115,6 +115,13 @@ def test_in_a_log_each_fix_is_one_line(fresh: Path, tmp_path: Path) -> None:
         assert what in rows[0]
 
 
-def test_verbose_names_the_release_that_has_upstreams_fix(fresh: Path) -> None:
-    rows = [line for line in cli.called_with_all("check", "-v", "--target", fresh).out.splitlines() if "mtp-cp" in line]
-    assert [row.rpartition("  ")[2] for row in rows] == ["fixed in verl 0.8.0"]
+def test_a_row_names_the_release_that_has_upstreams_fix_or_says_that_none_has(fresh: Path) -> None:
+    for options in (), ("-v",):
+        told = cli.called_with_all("check", *options, "--target", fresh).out.splitlines()
+        (right,) = (line for line in told if "mtp-cp" in line)
+        (wrong,) = (line for line in told if "fsdp-size-one" in line)
+        assert "; fixed in verl 0.8.0" in right
+        assert "; no release yet" in wrong
+    document = cli.called_with_all("check", "--output-format", "json", "--target", fresh).json
+    found = {row["fix"]: row["fixed_in"] for row in document["results"]}
+    assert (found["mtp-cp-deadlock"], found["fsdp-size-one-no-sync"]) == ("0.8.0", "")

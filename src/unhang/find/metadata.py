@@ -33,7 +33,8 @@ def release(upstream: Upstream, root: str, folder: str, is_linked: bool = False)
     """
     found = version(upstream.module, folder)
     listing = None if is_linked else record(root, upstream.module, upstream.dist_info, found)
-    if listing is not None and not upstream.version:
+    # a file in no folder, which a checkout has, may be another project's where a RECORD lists the package
+    if listing is not None and "/" not in upstream.version.get("file", ""):
         named = recorded_version(listing)
         found = named if is_version(named) else None
     return found, listing

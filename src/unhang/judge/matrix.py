@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from unhang.errors import UnhangError
-from unhang.judge.decide import BY_STATE, DRIFTED, NEEDED, NOT_AFFECTED, SETTLED, UNLISTED, URGENCY, beside
-from unhang.plugins import packs
-from unhang.shapes.catalog import Fix, Release, Shape, ShapeTable, Target
+from unhang.judge.decide import NEEDED, SETTLED
+from unhang.judge.untouched import verdict
+from unhang.shapes.catalog import Fix, Release, ShapeTable
 
 Releases = Mapping[str, Mapping[str, Release]]
 """Releases by upstream and version, as ``catalog.releases`` returns them."""
@@ -54,65 +54,30 @@ def rows(fixes: Sequence[Fix], releases: Releases, table: ShapeTable) -> list[Ro
     ]
 
 
-def verdict(fix: Fix, upstream: str, release: Release, table: ShapeTable) -> str:
-    """Return the verdict of a fix on an untouched copy of a release; of several targets, the most urgent verdict.
-
-    A shape that is not on record is ``drifted``, as it would be in an environment: nobody has verified it.
-    """
-    found = [of_target(fix, target, release, table) for target in fix.targets if target.upstream == upstream]
-    return min(found, key=URGENCY.index, default=NOT_AFFECTED)
-
-
-def of_target(fix: Fix, target: Target, release: Release, table: ShapeTable) -> str:
-    """Return the verdict on one target of a fix in an untouched copy of a release."""
-    if fix.pack.folder and target.place not in release.shapes:  # of a pack's fix, not every release was read
-        return UNLISTED
-    found = _by_shape(target, release, table)
-    return NEEDED if found == NOT_AFFECTED and copies(fix, target.upstream, release) else found
-
-
-def copies(fix: Fix, upstream: str, release: Release) -> list[str]:
-    """Return what is said of copies of the function, elsewhere in a release, that have the defect."""
-    return [
-        f"{row['package']} {row['what']}"
-        for row in fix.manifest.get("instead", ())
-        if release.version in row.get("needed-in", ()) and row["module"] == packs.upstreams()[upstream].module
-    ]
-
-
-def _by_shape(target: Target, release: Release, table: ShapeTable) -> str:
-    if release.shapes.get(target.place) is None:
-        return NOT_AFFECTED
-    known = known_shape(target, release, table)
-    found = DRIFTED if known is None else BY_STATE[known.state]
-    if target.only_with and all(release.shapes.get(other.place) is None for other in target.only_with):
-        return NOT_AFFECTED if found == NEEDED else found
-    if (other := target.depends_on) is None:
-        return found
-    return beside(found, known, known_shape(other, release, table), release.shapes.get(other.place))
-
-
-def known_shape(target: Target, release: Release, table: ShapeTable) -> Shape | None:
-    """Return what is on record of a function's shape in a release."""
-    shape = release.shapes.get(target.place)
-    return table.shapes.get((target.fix, target.function, shape or ""))
-
-
 def droppable(fix: Fix, releases: Releases, table: ShapeTable) -> dict[str, str | None]:
     """Return the first release from which on none needs the fix, for each upstream that ever needed it.
 
     It is None while the newest release needs the fix. Every later release has upstream's own fix, or no longer has the
-    defect. It is never a nightly, whose number does not grow with time.
+    defect. ``right_from`` says which release counts.
     """
     found: dict[str, str | None] = {}
     for upstream in dict.fromkeys(target.upstream for target in fix.targets):
         ordered = _ordered(releases.get(upstream, {}))
-        verdicts = [verdict(fix, upstream, release, table) for release in ordered]
-        if NEEDED in verdicts:
-            last = max(index for index, item in enumerate(verdicts) if item not in SETTLED)
-            later = (release.version for release in ordered[last + 1 :] if not is_nightly(release.version))
-            found[upstream] = next(later, None)
+        verdicts = {release.version: verdict(fix, upstream, release, table) for release in ordered}
+        if NEEDED in verdicts.values():
+            found[upstream] = right_from(verdicts, [release.version for release in ordered if release.yanked])
     return found
+
+
+def right_from(verdicts: Mapping[str, str], yanked: Collection[str]) -> str | None:
+    """Return the first release from which on none needs a fix, by the verdicts in the order of versions; None if none.
+
+    It is no yanked one, no nightly, whose number does not grow with time, and a pre-release if there is no other.
+    """
+    names = [*verdicts]
+    last = max((index for index, name in enumerate(names) if verdicts[name] not in SETTLED), default=-1)
+    later = [name for name in names[last + 1 :] if name not in yanked and not is_nightly(name)]
+    return next((name for name in later if not parsed(name).is_prerelease), later[0] if later else None)
 
 
 def matching(rows: Sequence[Row], wanted: str) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from unhang.find import answers
-from unhang.judge import elsewhere, matrix
+from unhang.judge import elsewhere, matrix, untouched
 from unhang.judge.decide import NEEDED, NO_REWRITE, UNLISTED, Verdict
 from unhang.judge.findings import Finding
 from unhang.judge.observe import Observation
@@ -108,8 +108,8 @@ def _verdict(fix: Fix, target: Target, known: _Known) -> Verdict:
         why = known.why or f"nobody has read release {known.release} for this fix"
         return Verdict(UNLISTED, BY_RELEASE, why, known.hint)
     table = catalog.shape_table()
-    word, shape = matrix.of_target(fix, target, release, table), matrix.known_shape(target, release, table)
-    if word == NEEDED and shape is None and (copies := matrix.copies(fix, target.upstream, release)):
+    word, shape = untouched.of_target(fix, target, release, table), untouched.known_shape(target, release, table)
+    if word == NEEDED and shape is None and (copies := untouched.copies(fix, target.upstream, release)):
         return elsewhere.copied(fix.id, copies)
     if word == NEEDED and shape is not None and shape.state == NO_REWRITE:
         return Verdict(word, NO_REWRITE, "there is no rewrite for this release", target.workaround)

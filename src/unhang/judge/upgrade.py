@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.judge import matrix
+from unhang.judge import matrix, untouched
 from unhang.judge.decide import NEEDED, SETTLED, UNLISTED
 from unhang.judge.pinned import held, on_record, project
 from unhang.shapes import catalog
@@ -54,17 +54,6 @@ def best(found: Sequence[Step]) -> Step | None:
     return chosen if chosen is not None and chosen.drops else None
 
 
-def fixed_in(fix: Fix, upstream: str, version: str) -> str:
-    """Return the newer release from which on no untouched copy needs a fix; empty if there is none on record.
-
-    Or if this version is not on record.
-    """
-    found, mine = "", on_record(upstream, version)
-    for name in _newer(upstream, mine) if mine else ():
-        found = (found or name) if _verdict(fix, upstream, name) in SETTLED else ""
-    return found
-
-
 def _newer(upstream: str, version: str) -> Iterator[str]:
     """Yield the newer releases on record, in order, as ``steps`` does."""
     mine = matrix.parsed(version)
@@ -86,4 +75,4 @@ def _verdicts(distribution: str, version: str, fixes: Sequence[Fix]) -> Iterator
 
 def _verdict(fix: Fix, upstream: str, version: str) -> str:
     release = catalog.releases_of(fix.id, upstream).get(version)
-    return matrix.verdict(fix, upstream, release, catalog.shape_table()) if release else UNLISTED
+    return untouched.verdict(fix, upstream, release, catalog.shape_table()) if release else UNLISTED

@@ -39,8 +39,10 @@ def short(fix: Fix, width: int = 0) -> str:
 def _short(fix: Fix, number: int, width: int) -> str:
     """Return the short page with the first ``number`` of the jobs to leave the fix out of."""
     symptom, _, danger, workaround = (_first(catalog.section(fix.id, name)) for name in FRONT)
-    needed = matrix_text.needed_by(matrix.rows([fix], catalog.releases(), catalog.shape_table()), fix)
-    hit = ". ".join(filter(None, (_sentence(fix.when), f"Needed by {needed}" if needed else "")))
+    releases, table = catalog.releases(), catalog.shape_table()
+    needed = matrix_text.needed_by(matrix.rows([fix], releases, table), fix)
+    later = matrix_text.fixed_in(matrix.droppable(fix, releases, table))
+    hit = ". ".join(filter(None, (_sentence(fix.when), needed and f"Needed by {needed}. {_sentence(later)}")))
     rows = {
         "Symptom": symptom,
         "Who is hit": hit and f"{hit}.",

@@ -85,6 +85,14 @@ def upstreams_own(fix: Fix, rows: Iterable[Row]) -> str:
     return f"the commit of {commits[0]}; no release in the matrix is {FIXED_UPSTREAM}" if commits else "none on record"
 
 
+def fixed_in(droppable: Mapping[str, str | None]) -> str:
+    """Return in words the first release of each upstream with which a fix can be dropped, by ``matrix.droppable``."""
+    upstreams = [f"{upstream} {version}" for upstream, version in droppable.items() if version]
+    lacking = [upstream for upstream, version in droppable.items() if not version]
+    none = [f"no release of {' and '.join(lacking)} yet"] * bool(lacking)
+    return f"fixed in {', '.join([*upstreams, *none])}" if upstreams else "no release yet"
+
+
 def retirement(upstream: str, droppable: Mapping[str, str | None]) -> str:
     """Return a sentence: the first release of an upstream with which a fix can be dropped."""
     if upstream not in droppable:

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from unhang import gate
 from unhang.judge.decide import NEEDED, SETTLED, URGENCY
-from unhang.judge.matrix import Row, is_nightly, parsed
+from unhang.judge.matrix import Row, is_nightly, parsed, right_from
 from unhang.judge.pinned import held
 from unhang.plugins import packs
 from unhang.shapes.catalog import GRADES, Fix
@@ -78,23 +78,26 @@ def _affected(fix: Fix, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     Between the releases that a pack has read are others, so those of its fixes are in no range.
     """
     found: dict[str, dict[str, list[str]]] = {}
+    yanked = set()
     for row in rows:
         if row.upstream not in held(_distribution(row.upstream), row.version):
             continue  # that release is a tag alone: the wheel of this version has none of this upstream's code
         found.setdefault(purl(row.upstream), {}).setdefault(row.version, []).append(row.verdict)
+        yanked |= {row.version} if row.yanked else set()
     for package, versions in sorted(found.items()):
-        verdicts = {it: NEEDED if NEEDED in all_ else min(all_, key=URGENCY.index) for it, all_ in versions.items()}
-        ordered = sorted(verdicts, key=parsed)
-        if needed := [version for version in ordered if verdicts[version] == NEEDED]:
-            ranges = [] if fix.pack.folder else _ranges(ordered, verdicts)
+        every = sorted(versions.items(), key=lambda it: parsed(it[0]))
+        verdicts = {it: NEEDED if NEEDED in all_ else min(all_, key=URGENCY.index) for it, all_ in every}
+        if needed := [version for version, verdict in verdicts.items() if verdict == NEEDED]:
+            ranges = [] if fix.pack.folder else _ranges(verdicts)
             yield {
                 "package": {"ecosystem": "PyPI", "name": package.rpartition("/")[2], "purl": package},
                 "ranges": [{"type": "ECOSYSTEM", "events": events} for events in ranges],
                 "versions": needed,
+                "database_specific": {"fixed_in": right_from(verdicts, yanked) or ""},
             }
 
 
-def _ranges(ordered: Sequence[str], verdicts: Mapping[str, str]) -> list[list[dict[str, str]]]:
+def _ranges(verdicts: Mapping[str, str]) -> list[list[dict[str, str]]]:
     """Return the events of each range: from a release to a later one, with nothing in between that is not needed.
 
     A range ends before the next release, if that is settled; else with its last one: nobody knows what comes after the
@@ -104,7 +107,7 @@ def _ranges(ordered: Sequence[str], verdicts: Mapping[str, str]) -> list[list[di
     """
     fixed: list[dict[str, str]] = []
     open_: list[list[dict[str, str]]] = []
-    runs = [(verdict, [*run]) for verdict, run in groupby(ordered, key=verdicts.__getitem__)]
+    runs = [(verdict, [*run]) for verdict, run in groupby(verdicts, key=verdicts.__getitem__)]
     for (verdict, run), (after, following) in zip(runs, [*runs[1:], ("", [""])], strict=True):
         releases = [version for version in run if not is_nightly(version)]
         if verdict != NEEDED or not releases:
@@ -119,7 +122,8 @@ def _ranges(ordered: Sequence[str], verdicts: Mapping[str, str]) -> list[list[di
 
 def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
     manifest = fix.manifest
-    names = " or ".join(f"`unhang wheel {it['package']['name']}==VERSION -o wheels/`" for it in affected)
+    later = {it["package"]["name"]: it["database_specific"]["fixed_in"] for it in affected}
+    names = " or ".join(f"`unhang wheel {name}==VERSION -o wheels/`" for name in later)
     without = dict.fromkeys(target["workaround"] for target in manifest["targets"] if "workaround" in target)
     grades = dict(grade.split(": ", 1) for grade in GRADES.split("; "))
     paragraphs = [
@@ -128,6 +132,7 @@ def _details(fix: Fix, affected: Sequence[Mapping[str, Any]]) -> str:
         f"Cure: `unhang apply --fix {fix.id}` rewrites the function where it is installed, and {names} makes a wheel "
         f"to pin in place of the published one. `unhang explain {fix.id}` says what the rewrite changes, and which "
         "releases do not need it.",
+        *(f"{name}: fixed in {version or 'no release yet'}." for name, version in later.items()),
         f"It is a fix of the pack {fix.pack.name}, which must be in effect." if fix.pack.folder else "",
         *(f"Where unhang has no rewrite for a release: {sentence}." for sentence in without),
         f"Grade: {fix.grade} ({grades[fix.grade]}).",

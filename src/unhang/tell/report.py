@@ -22,6 +22,7 @@ from unhang.tell.rows import (
     REVERTED,
     WOULD_APPLY,
     counted,
+    fixed_in,
     folded_away,
     is_ruled_out,
     is_settled,
@@ -361,9 +362,10 @@ def result(finding: Finding, changed: frozenset[str] | None = None) -> dict[str,
 
 
 def for_job(finding: Finding) -> dict[str, Any]:
-    """Return what JSON and SARIF have of what a fix is to the job."""
+    """Return what JSON and SARIF have of what a fix is to the job, and of the release that needs none."""
     found = finding.struck
     return {
+        "fixed_in": fixed_in(finding),
         "strikes": found and {"word": found.word, "names": list(found.names), "why": list(finding.decides)},
         "leave_out": [
             {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from unhang import gate
 from unhang.errors import joined
 from unhang.job.strikes import CANNOT, STRIKES, UNKNOWN
+from unhang.judge import untouched
 from unhang.judge.decide import (
     ACCEPTED,
     APPLIED,
@@ -196,12 +197,13 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
 
 
 def _about(finding: Finding, word: str) -> tuple[str, str, str]:
-    """Return what is wrong; when it strikes, where something is to do; and whether the cure changes numbers."""
+    """Return what is wrong; when it strikes, where something is to do; and of a cure what it changes, and a release."""
     fix = catalog.fix(finding.target.fix)
     is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
     changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
+    later = told_later(finding) if word in (NEEDED, WOULD_APPLY, APPLIED) else ""
     when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) and not struck(finding) else ""
-    return fix.what, when, "changes numbers" if changes else ""
+    return fix.what, when, joined("changes numbers" if changes else "", later)
 
 
 def _joined(what: str, when: str, numbers: str) -> list[str]:
@@ -215,7 +217,6 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield gate.line(told)
     if verbose:
         yield f"{target.file}  {target.function}"
-        yield from _later(finding)
     yield from map(gate.line, warned(finding, verbose=verbose))
     if finding.replaced:
         yield f"in place of a link to {gate.line(finding.replaced)}"
@@ -227,15 +228,28 @@ def _more(finding: Finding, *, verbose: bool) -> Iterator[str]:
         yield f"help: {gate.line(finding.verdict.hint)}"
 
 
-def _later(finding: Finding) -> Iterator[str]:
-    """Yield in which release upstream has fixed what is needed here, or was."""
-    from unhang.judge import upgrade  # a plain report needs none of what that imports
+def fixed_in(finding: Finding) -> str | None:
+    """Return the first newer release that is right where a fix is needed here, or was; empty if there is none yet.
 
+    None where no fix is needed, or where the release is not on record.
+    """
     place, target = finding.installation, finding.target
-    if finding.verdict.verdict in (NEEDED, APPLIED):
-        version = upgrade.fixed_in(catalog.fix(target.fix), target.upstream, place.version or "")
-        if version:
-            yield f"fixed in {target.upstream} {version}"
+    if finding.verdict.verdict not in (NEEDED, APPLIED):
+        return None
+    version = place.version or ""
+    if place.pin:
+        from unhang.judge.pinned import on_record  # slow, and what judged a pin has imported it
+
+        version = on_record(target.upstream, version)
+    return untouched.fixed_in(catalog.fix(target.fix), target.upstream, version)
+
+
+def told_later(finding: Finding) -> str:
+    """Return the same in words; empty where nothing is known."""
+    version = fixed_in(finding)
+    if version is None:
+        return ""
+    return f"fixed in {finding.target.upstream} {version}" if version else "no release yet"
 
 
 def _is_open(finding: Finding) -> bool:

@@ -77,7 +77,8 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _result(found: Finding, folder: str) -> dict[str, Any]:
     target, verdict, place = found.target, found.verdict, found.installation
-    title, about = catalog.fix(target.fix).title, [*filter(None, [rows.struck(found)]), *rows.warned(found)]
+    title = catalog.fix(target.fix).title
+    about = [*filter(None, [rows.struck(found)]), *rows.warned(found), rows.told_later(found)]
     copy = "an untouched copy of " if place.pin else ""
     where = f"{verdict.verdict} in {target.function} of {copy}{place.upstream} {place.version or '(no version)'}"
     hint = verdict.hint and f"do: {verdict.hint}"

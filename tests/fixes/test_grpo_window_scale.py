@@ -1,0 +1,75 @@
+"""grpo-window-scale: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+from unhang.codemods.base import AnchorError
+from unhang.judge.decide import codemod
+
+FIX = "grpo-window-scale"
+GRPO, DPPO = "GRPOTrainer._compute_loss", "DPPOTrainer._compute_loss"
+CASES = [
+    *sources.cases(FIX, {"trl": ["0.22.0", "0.27.2", "1.0.0", "1.9.0"]}, function=GRPO),
+    *sources.cases(FIX, {"trl": ["1.7.1"]}, function=DPPO),
+]
+FIXED = sources.cases(FIX, {"trl": ["1.9.1", "1.16.0"]}, state="fixed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("/ self.accelerator.num_processes", "/ 8"), ("['num_items_in_batch']", "['items']")]
+)
+def test_what_is_divided_otherwise_is_no_anchor(old: str, new: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, match="not found: .*num_items_in_batch")
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_upstreams_own_fix_is_told_and_no_anchor(case: sources.Case) -> None:
+    source = case.load()
+    change = codemod(source.target)
+    assert change.fixed_upstream(source.function)
+    assert not change.fixed_upstream(sources.first(CASES).function)
+    with pytest.raises(AnchorError, match="which is ours"):
+        change.plan(source.function)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_SHARE = "(self.current_gradient_accumulation_steps / self.args.steps_per_generation)"
+_share = partial(Sub, _SHARE)
+BY_HAND: ByHand = {
+    "none": _share("1"),
+    "the other way round": _share("(self.args.steps_per_generation / self.current_gradient_accumulation_steps)"),
+    "only the window": _share("self.current_gradient_accumulation_steps"),
+    "only the generation": _share("(1 / self.args.steps_per_generation)"),
+    "whole numbers": _share(_SHARE.replace(" / ", " // ")),
+    "never more than a generation": _share(f"min(1, {_SHARE})"),
+    "never less than a generation": _share(f"max(1, {_SHARE})"),
+    "once more for the ranks": _share(f"{_SHARE} / self.accelerator.num_processes"),
+    "in evaluation too": Sub("if self.model.training:", "if True:"),
+    "in evaluation alone": Sub("if self.model.training:", "if not self.model.training:"),
+}
+MUTANTS = [
+    Mutants("trl", ("1.9.0",), BY_HAND, function=GRPO),
+    Mutants("trl", ("1.7.1",), BY_HAND, function=DPPO),
+]
+_WRONG = ("half", "twice", "four-times")
+PROOFS = [
+    Proofs(
+        "trl",
+        [Release(version, core=version == "1.9.0") for version in ("0.22.0", "0.27.2", "1.0.0", "1.9.0")],
+        {
+            "half: the window alone": Other(without(r" / self.args.steps_per_generation\)", ")", 0), _WRONG),
+            "half: the generation alone": Other(
+                without(r"self.current_gradient_accumulation_steps / self.args", "1 / self.args", 0), _WRONG
+            ),
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 1, "num_items_in_batch|num_processes|normalizer", examples=40)
