@@ -1,0 +1,91 @@
+"""verl: merge unmerged LoRA into the weights while they are sent to a rollout on other GPUs.
+
+https://github.com/verl-project/verl/pull/7496, open, sends the adapter, and changes the receiver too.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from unhang.codemods.base import Codemod, calls, once, span
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+if TYPE_CHECKING:
+    from unhang.codemods.edit import Statements
+
+_READ, _SEND = "self.actor.engine.get_per_tensor_param", "self.checkpoint_engine.send_weights"
+_MERGED = """\
+# unhang async-lora-unsynced: what receives the weights takes no adapter, so merge it until they are sent
+from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
+
+engine, merged = self.actor.engine, nullcontext()
+model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
+if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
+    if engine.is_param_offload_enabled:
+        load_fsdp_model_to_gpu(engine.module)
+    merged = merged_lora_context(engine.module, backup_adapters=True)
+with merged:
+    pass
+"""
+
+
+class UpdateWeights(Codemod):
+    """Read and send the weights while adapters that nobody merges are merged into them.
+
+    Before::
+
+        async def update_weights(self):
+            if self.backend != "naive":
+                weights, _ = self.actor.engine.get_per_tensor_param()
+                await self.checkpoint_engine.send_weights(weights)
+                return
+            await self.update()
+
+    After::
+
+        async def update_weights(self):
+            if self.backend != "naive":
+                # unhang async-lora-unsynced: what receives the weights takes no adapter, so merge it until they are sent
+                from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
+
+                engine, merged = self.actor.engine, nullcontext()
+                model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
+                if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
+                    if engine.is_param_offload_enabled:
+                        load_fsdp_model_to_gpu(engine.module)
+                    merged = merged_lora_context(engine.module, backup_adapters=True)
+                with merged:
+                    weights, _ = self.actor.engine.get_per_tensor_param()
+                    await self.checkpoint_engine.send_weights(weights)
+                return
+            await self.update()
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        read = once([it for it in calls(function, _READ) if not (it.args or it.keywords)], f"{_READ}()")
+        blocks = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
+        pairs = [pair for block in blocks for pair in zip(block, block[1:]) if _holds(pair[0], read)]
+        first, last = once([pair for pair in pairs if calls(pair[1], _SEND)], f"{_SEND}(...) after {_READ}()")
+        return [span(first, last, _within)]
+
+    def names(self, function: Function) -> frozenset[str]:
+        return frozenset({"nullcontext"})
+
+
+def _holds(statement: ast.stmt, call: ast.Call) -> bool:
+    return isinstance(statement, ast.Assign) and statement.value is call
+
+
+def _within(nodes: Statements) -> Statements:
+    """Return the statements inside of the block that ends the template."""
+    import libcst as cst
+
+    from unhang.codemods import splice
+
+    *rows, block = splice.suite(_MERGED)
+    return [*rows, cst.ensure_type(block, cst.With).with_changes(body=cst.IndentedBlock(nodes))]
+
+
+CODEMODS = {"ActorRolloutRefWorker.update_weights": UpdateWeights()}
