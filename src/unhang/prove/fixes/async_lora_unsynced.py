@@ -49,13 +49,15 @@ GRID = [
     Case("one, offloaded", _ONE, DIFFERS, options={"offload": True}),
     Case("by its mode", _ONE, DIFFERS, options={"mode": "nccl"}),
     Case("FSDP1, offloaded", _ONE, DIFFERS, options={"fsdp": 1, "offload": True}),
+    Case("colocated, offloaded", _ONE, PASSED, options={"backend": "naive", "offload": True}),
     Case("FSDP1, no LoRA", _TWO, PASSED, options={"fsdp": 1, "lora": False}),
     Case("no LoRA, offloaded", _TWO, PASSED, options={"lora": False, "offload": True}),
     Case("FSDP1, breaks", _TWO, PASSED, options={"fsdp": 1, "breaks": True, "offload": True}),
 ]
 HELD = {
     "delta_sharded": "it takes the weights from the engine itself",
-    "free_cache|is_sglang|do_lora_base_sync|peft_merge|is_param_offload_enabled:|base_sync_done": "colocated ones",
+    "metrics or": "it only hands on what the sender returns",
+    "free_cache|resume_weights|is_sglang|do_lora_base_sync|peft_config is not|base_sync_done": "those of one GPU",
 }
 YOURS = Case("yours", Topology(), DIFFERS, _WHERE)
 _WORKERS, _ENGINE = "verl.workers.engine_workers", "verl.workers.engine.fsdp.transformer_impl"
@@ -72,6 +74,8 @@ class Sync(NamedTuple):
     """The weights that are sent, by name."""
     is_kept: bool
     """Whether the model has its own weights again."""
+    steps: list[str]
+    """What the worker itself asks for: to load the model, and to merge it."""
 
 
 def caveat(case: Case) -> str:
@@ -119,15 +123,31 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     syncs = []
     for number in range(_SYNCS):
         worker.arrived.clear()
-        before = _parts(model)
+        before, steps = _parts(model), _followed()
         try:
             asyncio.run(worker.update_weights(global_steps=number, **worker.mode))
         except BrokenPipeError:
             pass
         is_kept = all(bool((one == other).all()) for one, other in zip(before, _parts(model)))
-        syncs.append(Sync(dict(worker.arrived), is_kept))
+        syncs.append(Sync(dict(worker.arrived), is_kept, steps))
         _grow(model)
     return syncs
+
+
+def _followed() -> list[str]:
+    """Return a list to which the steps of a sync will be added."""
+    utils, engine, steps = _module(_UTILS), _module(_ENGINE), list[str]()
+
+    def following(step: str, real: Any) -> Any:
+        def followed(*given: Any, **others: Any) -> Any:
+            steps.append(step)
+            return real(*given, **others)
+
+        return followed
+
+    for step, name in (("loads", "load_fsdp_model_to_gpu"), ("merges", "merged_lora_context")):
+        setattr(utils, name, following(step, getattr(engine, name, None)))  # those of the engine stay as they are
+    return steps
 
 
 def wrong(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
@@ -135,6 +155,9 @@ def wrong(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
     for syncs in ranks:
         if not all(sync.is_kept for sync in syncs):
             return "the model does not have its own weights after a sync"
+        steps = [*["loads"] * case.options.get("offload", False), "merges"]
+        if any(sync.steps not in ([], steps) for sync in syncs):
+            return f"the worker {', '.join(syncs[0].steps)}"
         offs = [off for off, _ in _offs(case, syncs)]
         if "breaks" not in case.options and max(offs) > _CLOSE:
             return right(case, [syncs])
@@ -165,9 +188,9 @@ def _offs(case: Case, syncs: Sequence[Sync]) -> list[tuple[float, float]]:
 
 def _delta(name: str, adapter: dict[str, Any]) -> Any:
     """Return what the adapter that the rollout has adds to a weight."""
-    layer = name.replace("stem", "base_model.model.block").replace(".base_layer.weight", "")
-    parts = [adapter.get(f"{layer}.lora_{it}.weight") for it in "BA"]
-    return 0 if None in parts or not layer.endswith(".q") else parts[0] @ parts[1] * _SCALE
+    layer, _, own = name.rpartition(".")
+    parts = [adapter.get(f"base_model.model.{layer.replace('.base_layer', '')}.lora_{it}.{own}") for it in "BA"]
+    return 0 if parts[0] is None else parts[0] @ parts[1] * _SCALE
 
 
 def _off(one: Any, other: Any) -> float:
