@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from unhang.codemods.base import Codemod, calls, once, span
+from unhang.codemods.base import Codemod, calls, mentioned, once, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -72,6 +72,9 @@ class UpdateWeights(Codemod):
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"nullcontext"})
+
+    def fixed_upstream(self, function: Function) -> bool:
+        return "ckpt_base_sync_done" in mentioned(function)
 
 
 def _holds(statement: ast.stmt, call: ast.Call) -> bool:

@@ -61,6 +61,8 @@ OURS = {
     "loss spike after resume qwen3.5": "gdn-out-norm-tp",
     "cross contamination sft packing": "sft-packed-seq-broadcast",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
+    "rollout keeps sampling from the initial policy": "async-lora-unsynced",
+    "lora adapter never reaches vllm with checkpoint engine nccl": "async-lora-unsynced",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""
