@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _READ, _SEND = "self.actor.engine.get_per_tensor_param", "self.checkpoint_engine.send_weights"
 _MERGED = """\
-# unhang async-lora-unsynced: what receives the weights takes no adapter, so merge it until they are sent
+# unhang async-lora-unsynced: the receiver takes no adapter, so merge it while the weights are sent
 from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
 
 engine, merged = self.actor.engine, nullcontext()
 model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
 if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
-    if engine.is_param_offload_enabled:
+    if engine._is_offload_param:
         load_fsdp_model_to_gpu(engine.module)
     merged = merged_lora_context(engine.module, backup_adapters=True)
 with merged:
@@ -40,33 +40,29 @@ class UpdateWeights(Codemod):
             if self.backend != "naive":
                 weights, _ = self.actor.engine.get_per_tensor_param()
                 await self.checkpoint_engine.send_weights(weights)
-                return
-            await self.update()
 
     After::
 
         async def update_weights(self):
             if self.backend != "naive":
-                # unhang async-lora-unsynced: what receives the weights takes no adapter, so merge it until they are sent
+                # unhang async-lora-unsynced: the receiver takes no adapter, so merge it while the weights are sent
                 from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
 
                 engine, merged = self.actor.engine, nullcontext()
                 model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
                 if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
-                    if engine.is_param_offload_enabled:
+                    if engine._is_offload_param:
                         load_fsdp_model_to_gpu(engine.module)
                     merged = merged_lora_context(engine.module, backup_adapters=True)
                 with merged:
                     weights, _ = self.actor.engine.get_per_tensor_param()
                     await self.checkpoint_engine.send_weights(weights)
-                return
-            await self.update()
     """
 
     def plan(self, function: Function) -> list[Edit]:
         read = once([it for it in calls(function, _READ) if not (it.args or it.keywords)], f"{_READ}()")
         blocks = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
-        pairs = [pair for block in blocks for pair in zip(block, block[1:]) if _holds(pair[0], read)]
+        pairs = [pair for it in blocks for pair in zip(it, it[1:]) if getattr(pair[0], "value", None) is read]
         first, last = once([pair for pair in pairs if calls(pair[1], _SEND)], f"{_SEND}(...) after {_READ}()")
         return [span(first, last, _within)]
 
@@ -75,10 +71,6 @@ class UpdateWeights(Codemod):
 
     def fixed_upstream(self, function: Function) -> bool:
         return "ckpt_base_sync_done" in mentioned(function)
-
-
-def _holds(statement: ast.stmt, call: ast.Call) -> bool:
-    return isinstance(statement, ast.Assign) and statement.value is call
 
 
 def _within(nodes: Statements) -> Statements:

@@ -34,7 +34,7 @@ def test_another_way_to_send_is_no_anchor(old: str, new: str, missing: str) -> N
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _ADAPTERS, _MERGES = 'hasattr(model, "peft_config")', 'engine.model_config.lora.get("merge", False)'
-_OFFLOADS, _BACKUP = "if engine.is_param_offload_enabled:", ", backup_adapters=True"
+_OFFLOADS, _BACKUP = "if engine._is_offload_param:", ", backup_adapters=True"
 BY_HAND: ByHand = {
     "never": Sub(_ADAPTERS, "False"),
     "without LoRA too": Sub(_ADAPTERS, "True"),
@@ -45,7 +45,7 @@ BY_HAND: ByHand = {
     "put back by subtraction": Sub(_BACKUP, ""),
     "not loaded": Sub(_OFFLOADS, "if False:"),
     "always loaded": Sub(_OFFLOADS, "if True:"),
-    "loaded if it is not offloaded": Sub(_OFFLOADS, "if not engine.is_param_offload_enabled:"),
+    "loaded if it is not offloaded": Sub(_OFFLOADS, "if not engine._is_offload_param:"),
     "loaded alone": Sub("with merged:", "with nullcontext():"),
 }
 MUTANTS = [Mutants("verl", ("0.7.1", "0.9.1"), BY_HAND)]
