@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import suppress
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import verl_lora
 from ..ranks.verl_lora import ENGINE, RANK, UTILS, module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 WARM = ("torch", "torch.distributed.fsdp", "transformers", "peft", "tensordict")
 _ONE, _TWO = Topology(), Topology(dp=2)
@@ -50,31 +48,24 @@ HELD = {
 }
 YOURS = Case("yours", Topology(), DIFFERS, _WHERE)
 _WORKERS = "verl.workers.engine_workers"
-_CLOSE = 0.02
-"""How far rounding to bfloat16 may take the weights of one layer."""
+_CLOSE = 0.02  # how far rounding to bfloat16 may take the weights of one layer
 
 
 class Sync(NamedTuple):
-    """One sync of a rank."""
+    """The weights that are sent, whether the model has its own again, and what the worker itself does to it."""
 
     arrived: dict[str, Any]
-    """The weights that are sent, by name."""
     is_kept: bool
-    """Whether the model has its own weights again."""
     steps: list[str]
-    """What the worker itself asks for: to load the model, and to merge it."""
 
 
 def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets; None for a sender that fails."""
     options = case.options
-    known = {
-        "strategy": "fsdp" if options.get("fsdp") == 1 else "fsdp2",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend": options.get("backend", "nccl"),
-        "lora_rank": RANK if options.get("lora", True) else 0,
-        "lora.merge": options.get("merge", False),
-    }
-    return None if "breaks" in options else known
+    strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
+    lora = {"lora_rank": RANK if options.get("lora", True) else 0, "lora.merge": options.get("merge", False)}
+    known = {"actor_rollout_ref.rollout.checkpoint_engine.backend": options.get("backend", "nccl")}
+    return None if "breaks" in options else {"strategy": strategy, **lora, **known}
 
 
 def prepare() -> None:
@@ -97,10 +88,8 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
         before, steps, arrived = verl_lora.parts(engine.module), _followed(), dict[str, Any]()
         worker = _worker(case, engine, arrived)
         given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
-        try:
+        with suppress(BrokenPipeError):
             asyncio.run(worker.update_weights(**given))
-        except BrokenPipeError:
-            arrived.clear()
         is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
         syncs.append(Sync(arrived, is_kept, steps))
         verl_lora.grow(engine.module)
@@ -119,7 +108,7 @@ def _followed() -> list[str]:
     return steps
 
 
-def wrong(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
+def wrong(case: Case, ranks: list[list[Sync]]) -> str:
     """Return what is wrong with the syncs; empty where nothing is."""
     steps = [*["loads"] * case.options.get("offload", False), "merges"]
     for syncs in ranks:
@@ -132,13 +121,13 @@ def wrong(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
     return ""
 
 
-def right(case: Case, ranks: Sequence[Sequence[Sync]]) -> str:
+def right(case: Case, ranks: list[list[Sync]]) -> str:
     """Return how far the rollout's weights are from those that it must have, and how far the adapters move them."""
-    texts = [", ".join(f"{it:.3f}" for it in column) for column in zip(*_offs(case, ranks[0]))]
-    return f"{_WHERE} off by {texts[0]}; the adapters change them by {texts[1]}"
+    off, moved = (", ".join(f"{it:.3f}" for it in column) for column in zip(*_offs(case, ranks[0])))
+    return f"{_WHERE} off by {off}; the adapters change them by {moved}"
 
 
-def _offs(case: Case, syncs: Sequence[Sync]) -> list[tuple[float, float]]:
+def _offs(case: Case, syncs: list[Sync]) -> list[tuple[float, float]]:
     """Return of each sync how far the rollout is from the right weights, and these from the base; inf: other names."""
     model, adapter, found = verl_lora.small_model(_job(case)), dict[str, Any](), list[tuple[float, float]]()
     base = _weights(case, model, merges=False)
@@ -168,9 +157,8 @@ def _job(case: Case) -> Any:
 
 def _weights(case: Case, model: Any, *, merges: bool) -> dict[str, Any]:
     """Return the weights of one process by the rollout's names, which are peft's; merged by peft, or the base alone."""
-    plain = deepcopy(model)
-    names = [name for name in plain.state_dict() if "lora_" not in name]
-    names = [name.replace("base_model.model.", "").replace("block", "stem") for name in names]
+    plain, mine = deepcopy(model), [name for name in model.state_dict() if "lora_" not in name]
+    names = [name.replace("base_model.model.", "").replace("block", "stem") for name in mine]
     if hasattr(plain, "peft_config"):
         plain = plain.merge_and_unload() if merges else plain.unload()
     if case.options.get("merge"):
@@ -181,7 +169,7 @@ def _weights(case: Case, model: Any, *, merges: bool) -> dict[str, Any]:
 def _worker(case: Case, engine: Any, arrived: dict[str, Any]) -> Any:
     """Return the worker of an engine, which sends to the same process."""
 
-    async def send(weights: Iterable[tuple[str, Any]], **_: Any) -> dict[str, Any]:
+    async def send(weights: Any, **_: Any) -> dict[str, Any]:
         for name, weight in weights:
             arrived[name] = weight.detach().float().clone()
             if "breaks" in case.options:
