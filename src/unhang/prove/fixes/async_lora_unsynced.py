@@ -11,7 +11,8 @@ import inspect
 from contextlib import suppress
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import Mock
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import verl_lora
@@ -48,15 +49,9 @@ HELD = {
 }
 YOURS = Case("yours", Topology(), DIFFERS, _WHERE)
 _WORKERS = "verl.workers.engine_workers"
+_STEPS = ("load_fsdp_model_to_gpu", "merged_lora_context")  # what the worker itself may do to the model
+Sync = tuple[dict[str, Any], bool, list[str]]  # what is sent, whether the model is itself again, and the steps
 _CLOSE = 0.02  # how far rounding to bfloat16 may take the weights of one layer
-
-
-class Sync(NamedTuple):
-    """The weights that are sent, whether the model has its own again, and what the worker itself does to it."""
-
-    arrived: dict[str, Any]
-    is_kept: bool
-    steps: list[str]
 
 
 def settings(case: Case) -> dict[str, Any] | None:
@@ -85,37 +80,27 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     if case.options.get("fsdp") == 1:
         torch.Tensor.cpu = lambda self, *_, **__: self.detach().clone()
     for _ in range(3):
-        before, steps, arrived = verl_lora.parts(engine.module), _followed(), dict[str, Any]()
+        before, arrived = verl_lora.parts(engine.module), dict[str, Any]()
+        steps = Mock(**{f"{name}.side_effect": vars(module(ENGINE))[name] for name in _STEPS})
+        vars(module(UTILS)).update({name: getattr(steps, name) for name in _STEPS})
         worker = _worker(case, engine, arrived)
         given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
         with suppress(BrokenPipeError):
             asyncio.run(worker.update_weights(**given))
         is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
-        syncs.append(Sync(arrived, is_kept, steps))
+        syncs.append((arrived, is_kept, [name for name, *_ in steps.mock_calls]))
         verl_lora.grow(engine.module)
     return syncs
 
 
-def _followed() -> list[str]:
-    """Return a list to which the steps of a sync will be added."""
-    steps = list[str]()
-
-    def following(step: str, real: Any) -> Any:
-        return lambda *given, **others: (steps.append(step), real(*given, **others))[1]
-
-    for step, name in (("loads", "load_fsdp_model_to_gpu"), ("merges", "merged_lora_context")):
-        setattr(module(UTILS), name, following(step, vars(module(ENGINE))[name]))  # the engine's own stays as it is
-    return steps
-
-
 def wrong(case: Case, ranks: list[list[Sync]]) -> str:
     """Return what is wrong with the syncs; empty where nothing is."""
-    steps = [*["loads"] * case.options.get("offload", False), "merges"]
+    due = [*_STEPS[not case.options.get("offload", False) :]]
     for syncs in ranks:
-        if not all(sync.is_kept for sync in syncs):
+        if not all(is_kept for _, is_kept, _ in syncs):
             return "the model does not have its own weights after a sync"
-        if any(sync.steps not in ([], steps) for sync in syncs):
-            return f"the worker {', '.join(syncs[0].steps)}"
+        if any(steps not in ([], due) for *_, steps in syncs):
+            return f"the worker does {', '.join(syncs[0][2])}"
         if "breaks" not in case.options and max(off for off, _ in _offs(case, syncs)) > _CLOSE:
             return right(case, [syncs])
     return ""
@@ -132,8 +117,8 @@ def _offs(case: Case, syncs: list[Sync]) -> list[tuple[float, float]]:
     model, adapter, found = verl_lora.small_model(_job(case)), dict[str, Any](), list[tuple[float, float]]()
     base = _weights(case, model, merges=False)
     has = dict(base)
-    for sync in syncs:
-        for name, weight in sync.arrived.items():
+    for arrived, *_ in syncs:
+        for name, weight in arrived.items():
             (adapter if "lora_" in name else has)[name] = weight
         policy, due = {name: it + _delta(name, adapter) for name, it in has.items()}, _weights(case, model, merges=True)
         off = max(float((policy[name] - it).norm()) for name, it in due.items())
