@@ -38,7 +38,6 @@ BY_HAND: ByHand = {
     "put back by subtraction": Sub(_BACKUP, ""),
     "not loaded": Sub(_OFFLOADS, "if False:"),
     "always loaded": Sub(_OFFLOADS, "if True:"),
-    "loaded alone": Sub("with merged:", "with nullcontext():"),
 }
 MUTANTS = [Mutants("verl", ("0.7.1", "0.9.1"), BY_HAND)]
 _HALVES = {
