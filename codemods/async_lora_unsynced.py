@@ -62,9 +62,9 @@ class UpdateWeights(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         read = once([it for it in calls(function, _READ) if not (it.args or it.keywords)], f"{_READ}()")
         blocks = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
-        pairs = [pair for it in blocks for pair in zip(it, it[1:]) if getattr(pair[0], "value", None) is read]
-        first, last = once([pair for pair in pairs if calls(pair[1], _SEND)], f"{_SEND}(...) after {_READ}()")
-        return [span(first, last, _within)]
+        ends = [it[at:] for it in blocks for at, row in enumerate(it) if getattr(row, "value", None) is read]
+        last = once([row for end in ends for row in end if calls(row, _SEND)], f"{_SEND}(...) after {_READ}()")
+        return [span(ends[0][0], last, _within)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"nullcontext"})
