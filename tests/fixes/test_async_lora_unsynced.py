@@ -33,7 +33,6 @@ BY_HAND: ByHand = {
     "without LoRA too": Sub(_ADAPTERS, "True"),
     "the merged ones again": Sub(f" and not {_MERGES}", ""),
     "only the merged ones": Sub(f"not {_MERGES}", _MERGES),
-    "FSDP2 alone": Sub('getattr(engine.module, "_fsdp_wrapped_module", engine.module)', "engine.module"),
     "on rank 0 alone": Sub("with merged:", "with merged if torch.distributed.get_rank() == 0 else nullcontext():"),
     "put back by subtraction": Sub(_BACKUP, ""),
     "not loaded": Sub(_OFFLOADS, "if False:"),
@@ -42,7 +41,6 @@ BY_HAND: ByHand = {
 MUTANTS = [Mutants("verl", ("0.7.1", "0.9.1"), BY_HAND)]
 _HALVES = {
     "half: without the context": Other(without("with merged:", "with nullcontext():"), ("fsdp2-two", "fsdp1-one")),
-    "half: FSDP2 alone": Other(without(r"getattr\(engine\.module, .*?\)", "engine.module"), ("fsdp1-two",)),
 }
 PROOFS = [Proofs("verl", [Release(version, core=version == "0.9.1") for version in RELEASES], _HALVES)]
 FUZZ = Fuzz(CASES, 2, "get_per_tensor_param|send_weights|backend|effective_mode", examples=40)
