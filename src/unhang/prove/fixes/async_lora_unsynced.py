@@ -95,7 +95,8 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
 
 def wrong(case: Case, ranks: list[list[Sync]]) -> str:
     """Return what is wrong with the syncs; empty where nothing is."""
-    due = [*_STEPS[not case.options.get("offload", False) :]]
+    is_unmerged = case.options.get("lora", True) and not case.options.get("merge", False)
+    due = [*_STEPS[not case.options.get("offload", False) :]] if is_unmerged else []
     for syncs in ranks:
         if not all(is_kept for _, is_kept, _ in syncs):
             return "the model does not have its own weights after a sync"
