@@ -201,7 +201,7 @@ class Upstream(NamedTuple):
     @property
     def width(self) -> int:
         """How many columns a line of its files has at most."""
-        return 100 if self.distribution == "megatron-core" else 120
+        return int(self.about.get("line-length", 120))
 
     @property
     def dist_info(self) -> str:

@@ -40,12 +40,11 @@ BY_HAND: ByHand = {
     "nothing comes first": Sub("            return\n", "            pass\n"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.12.0", "0.19.2"), BY_HAND)]
-_RIGHT = dict.fromkeys(("aware-2", "aware-stepped"), ("passed", ""))
 _HALVES = {
     "half: main parameters alone": without(r"(?s)(.*)copy\.data\.copy_\(param\)", r"\1pass"),
     "half: copies alone": without(r"HybridDeviceOptimizer\) and \(", "HybridDeviceOptimizer) or ("),
 }
-_RELEASES = Release("0.19.2", core=True, otherwise=_RIGHT), Release("0.16.1", otherwise=_RIGHT), Release("0.12.0")
+_RELEASES = Release("0.19.2", core=True), *map(Release, ("0.16.1", "0.13.1", "0.12.0"))
 _LATE = "all", "half-2", "main-params-2"
 PROOFS = [Proofs("megatron-core", _RELEASES, {name: Other(change, _LATE) for name, change in _HALVES.items()})]
 FUZZ = Fuzz(CASES, 2, "HybridDeviceOptimizer|fsdp|precision_aware|copy_group_params|param_to_inner_param", examples=40)
