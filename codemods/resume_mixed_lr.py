@@ -13,13 +13,14 @@ from unhang.shapes.shape import Function
 
 _OWN = """\
 # unhang resume-mixed-lr: take the saved group most like this; of equals, by place
-saved, current = {saved}, {current}
-own = current[len({done})]
+saved = {saved}
+current, index = {current}, len({done})
+own = current[index]
 flag = any(one.get("is_decoupled_lr") for one in current)  # none has it from 0.16 on
 keys = [it for it in param_group_identifier_keys if flag or it != "is_decoupled_lr"]
 keys_of = lambda one: [one.get(it, one.get(f"pre_{{it}}")) for it in keys]
 alike = [one for one in saved if keys_of(one) == keys_of(own)]
-place = [keys_of(one) for one in current[: len({done})]].count(keys_of(own))
+place = [keys_of(one) for one in current[:index]].count(keys_of(own))
 names = own.keys() - {{"params", "lr", "weight_decay", "step", "is_decoupled_lr"}}
 near = lambda one: sum(one.get(it) == own.get(it) for it in names)
 {groups}[{key}] = dict(max(alike[place:] + alike[:place], key=near))
@@ -41,7 +42,8 @@ class OwnGroup(Codemod):
         def load(current_groups, saved_groups):
             for key in needed_groups:
                 assert key in groups
-                # unhang resume-mixed-lr: ...
+                # unhang resume-mixed-lr: take the saved group most like this; of equals, by place
+                ...
                 groups[key] = dict(max(alike[place:] + alike[:place], key=near))
                 final_groups.append(groups[key])
     """
