@@ -58,11 +58,11 @@ GRID = [
     for how in ("again", "NeMo's names", *_CHANGED)
     if how == "again" or kind in ("three rates", "keys")
 ]
-_OTHERS = "another optimizer, format or dtype than these"
+_OTHER = "another optimizer, format or dtype than these"
 HELD = {
     "key not in loaded_groups_map|pre_{key}": "a group that no saved one goes with is refused",
     r"optimizer\.state\) == 0": "no group has a part in states that are there",
-    r"fsdp|Hybrid|steps|in g$|aware|remainders|numel|offload|param_to|APEX|scaler|fp16|_state|sharding|flag or": _OTHERS,
+    r"fsdp|Hybrid|steps|in g$|aware|remainders|numel|offload|param_to|APEX|scaler|fp16|_state|sharding|flag or": _OTHER,
 }
 YOURS = _case("yours", 1, own=False)
 
@@ -135,10 +135,9 @@ class _Job:
         every = zip(_KINDS[case.options["kind"]], self.weights)
         groups = [{**keys, **own, "max_lr": own["max_lr"] * factor, "params": [it]} for own, it in every]
         made_by = (lambda *_, **__: groups) if case.options.get("own", True) else optimizer._get_param_groups
+        wrapped = [distributed.DistributedDataParallel(config, parallel, model)]
         with patch.object(optimizer, "_get_param_groups", made_by):
-            made = optimizer.get_megatron_optimizer(
-                given, [distributed.DistributedDataParallel(config, parallel, model)]
-            )
+            made = optimizer.get_megatron_optimizer(given, wrapped)
         self.optimizer = getattr(made, "chained_optimizers", [made])[0]
         self.scheduler = optimizer_param_scheduler.OptimizerParamScheduler(
             *(self.optimizer, 0.0, 0.01, 0.0, 0, 10, "linear", _DECAY, _DECAY, 0, "constant")  # 10 steps, no warm-up
@@ -150,8 +149,7 @@ class _Job:
             mine.data.copy_(theirs.data)
         saved = copy.deepcopy(other.optimizer.state_dict())
         groups = saved.get("optimizer", saved)["param_groups"]
-        if self.how in ("reversed", "another torch"):
-            groups.reverse()
+        groups[:] = groups[::-1] if self.how in ("reversed", "another torch") else groups
         for place, group in enumerate(groups):
             group["params"] = [place]
             group |= {"foreach": False} if self.how == "another torch" else {}
