@@ -37,7 +37,7 @@ class ComputeLoss(Codemod):
             return loss
 
     A factor that the division is to take back, as in DPO with packing, gets the same count.
-    """
+    """  # noqa: E501
 
     def plan(self, function: Function) -> list[Edit]:
         nodes = [*ast.walk(function)]

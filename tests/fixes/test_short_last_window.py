@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import EVERY, ByHand, Mutants, Sub
+from mutants.by_hand import EVERY, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 
@@ -13,7 +13,12 @@ FIX = "short-last-window"
 TRAINER, RERANKER, MIXIN, DPO = (
     f"{name}.compute_loss" for name in ("Trainer", "RerankerTrainer", "RLHFTrainerMixin", "DPOTrainer")
 )
-RELEASES = {TRAINER: ["3.9.3", "4.5.3"], RERANKER: ["3.9.3", "4.5.3"], MIXIN: ["3.0.0", "4.6.0"], DPO: ["4.5.3", "4.6.0"]}
+RELEASES = {
+    TRAINER: ["3.9.3", "4.5.3"],
+    RERANKER: ["3.9.3", "4.5.3"],
+    MIXIN: ["3.0.0", "4.6.0"],
+    DPO: ["4.5.3", "4.6.0"],
+}
 CASES = [case for name, of in RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
 _DIVISOR = "self.args.gradient_accumulation_steps"
 
@@ -44,7 +49,7 @@ _AS_DIVISOR = {
     "the other way": f"({_DIVISOR} / {_ALL})",
     "half of it where it is short": f"(({_ALL} + {_DIVISOR}) / 2)",
 }
-BY_HAND: ByHand = {
+BY_HAND: dict[str, Sub] = {
     **{name: Sub(_ALL, new, EVERY) for name, new in _AS_DIVISOR.items()},
     "in an evaluation too": Sub(_OF, "self", EVERY),
     "in an evaluation alone": Sub(_OF, "None if model.training else self", EVERY),
@@ -55,14 +60,19 @@ BY_HAND: ByHand = {
     "one where there is no count": Sub(f"{_COUNT}, {_DIVISOR}", f"{_COUNT}, 1", EVERY),
     "no default": Sub(f"{_COUNT}, {_DIVISOR}", _COUNT, EVERY),
 }
-LAST: ByHand = {"a product": Sub("loss / getattr", "loss * getattr"), "a quotient": Sub("loss / getattr", "loss // getattr")}
-FIRST: ByHand = {"the factor alone": Sub(_ALL, _DIVISOR, 1), "the divisor alone": Sub(_ALL, _DIVISOR)}
+LAST: dict[str, Sub] = {
+    "a product": Sub("loss / getattr", "loss * getattr"),
+    "a quotient": Sub("loss / getattr", "loss // getattr"),
+}
+FIRST: dict[str, Sub] = {"the factor alone": Sub(_ALL, _DIVISOR, 1), "the divisor alone": Sub(_ALL, _DIVISOR)}
 MUTANTS = [
     *(Mutants("ms-swift", ("3.9.3", "4.5.3"), BY_HAND | LAST, function=name) for name in (TRAINER, RERANKER, MIXIN)),
     Mutants("ms-swift", ("4.5.3",), BY_HAND | LAST, function=DPO),
     Mutants("ms-swift", ("4.6.0",), BY_HAND | LAST | FIRST, function=DPO),
 ]
-_AS_DUE = dict.fromkeys((f"{case}-{job}" for case in ("half", "one") for job in ("Trainer", "RerankerTrainer")), ("passed", ""))
+_AS_DUE = dict.fromkeys(
+    (f"{case}-{job}" for case in ("half", "one") for job in ("Trainer", "RerankerTrainer")), ("passed", "")
+)
 PROOFS = [
     Proofs(
         "ms-swift",
