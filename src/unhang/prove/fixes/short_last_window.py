@@ -17,7 +17,6 @@ from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Sequence
 
 WARM = ("torch", "accelerate", "peft", "transformers.trainer", "transformers.trainer_seq2seq")
@@ -66,11 +65,6 @@ HELD = {"padding_side": "without it, this raises"}
 YOURS = _case(_DPO, "yours")
 
 
-def caveat(case: Case) -> str:
-    """Return what the case leaves open."""
-    return "an epoch whose last step has 2 of 4 micro-batches, which yours may not have"
-
-
 def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets."""
     options = case.options
@@ -83,22 +77,20 @@ def settings(case: Case) -> dict[str, Any] | None:
     }
 
 
-def has_feature(function: ast.FunctionDef) -> bool:
-    """Return whether the function divides."""
-    import ast
-
-    return "accumulation_steps" in ast.unparse(function)
-
-
 def prepare() -> None:
     """Import the trainers among stand-ins: their mixins and trl take no part. Nothing goes from trl's class."""
     real = {name for names in _PLACES.values() for name in names}
     sys.meta_path[:0] = [Around(name, real, any_module) for name in ("swift", "modelscope", "trl")]
     trl: Any = importlib.import_module("trl")
     trl.DPOTrainer = type("Whole", (type(trl.DPOTrainer),), {"__delattr__": lambda *_: None})("DPOTrainer", (), {})
+    importlib.import_module("swift.plugin.loss").get_loss_func = lambda _: _squares  # type: ignore[attr-defined]
     own = {"get_generative_reranker_logits": lambda _, logits, **__: logits[:, -1]}
     for job in _PLACES:
         vars(importlib.import_module(_place(job))).update(own, get_last_valid_indices=lambda mask: mask.sum(1) - 1)
+
+
+def _squares(outputs: Any, labels: Any, **_: Any) -> Any:
+    return (outputs.logits**2).mean()
 
 
 def _place(job: str) -> str:
@@ -110,7 +102,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     """Train for an epoch, and evaluate. Return the gradient of each step, and the loss of the evaluation."""
     import torch
     from torch.utils.data import SequentialSampler
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
     from transformers.modeling_outputs import SequenceClassifierOutput
 
     options = {"labels": True, "mask": True, "given": True, "task": "reranker", "cast": False, **case.options}
@@ -145,7 +137,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     members.update(dict.fromkeys(("store_metrics", "_compute_acc"), lambda *_, **__: None))
     members.update(get_batch_loss_metrics=of_pairs, _get_train_sampler=lambda *_: SequentialSampler(rows))
     if "uncounted" in options:  # as in transformers before 4.49, which keeps no count
-        members["current_gradient_accumulation_steps"] = property(_raise, lambda *_: None)
+        members["current_gradient_accumulation_steps"] = property(lambda self: self.uncounted, lambda *_: None)
     if "counted" in options:  # as in transformers 4.46 to 4.48, whatever the model takes
         members["get_batch_samples"] = lambda self, *given: (Trainer.get_batch_samples(self, *given)[0], _ROWS)
     kind = getattr(importlib.import_module(options.get("module") or _place(name)), name)
@@ -159,16 +151,13 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     more = {"remove_unused_columns": False, "prediction_loss_only": True, "max_grad_norm": 0.0}
     args = TrainingArguments(tempfile.gettempdir(), **none, **sizes, **more)
     args.task_type = options["task"]
-    given = {"compute_loss_func": lambda outputs, _, **__: (outputs.logits**2).mean()}
-    given = given if name == _FUNCTION and options["given"] else {}
-    Trainer.__init__(job, Linear(), args, train_dataset=rows, eval_dataset=rows[:_ROWS], callbacks=[Seen()], **given)
+    func = _squares if options["task"] == _GENERATIVE else lambda *given, **_: _squares(*given)
+    given: dict[str, Any] = {"compute_loss_func": func} if name == _FUNCTION and options["given"] else {}
+    given |= {"train_dataset": rows, "eval_dataset": rows[:_ROWS], "callbacks": [Seen()]}
+    Trainer.__init__(job, Linear(), args, lambda of: {"attention_mask": None, **default_data_collator(of)}, **given)
     job.model_accepts_loss_kwargs = options["accepts"]
     Trainer.train(job)
     return steps, job.evaluate().get("eval_loss")
-
-
-def _raise(_: Any) -> None:
-    raise AttributeError
 
 
 def _values(batches: int) -> Any:
