@@ -6,14 +6,21 @@ https://github.com/modelscope/ms-swift/pull/10084 does so in two trainers, in an
 from __future__ import annotations
 
 import ast
+import re
 
-from unhang.codemods.base import Codemod, expression, once, replaced_by
+from unhang.codemods.base import Codemod, expression, instead, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_ALL, _WINDOW = "self.args.gradient_accumulation_steps", "'current_gradient_accumulation_steps'"
-_DIVIDED = f"... / {_ALL}"
-_COMMENT = "# unhang short-last-window: the last window of an epoch may have fewer micro-batches"
+_ALL, _OWN = "self.args.gradient_accumulation_steps", "window"
+_DIVIDED = re.compile(rf"/=? {re.escape(_ALL)}")
+_OURS = f"""\
+# unhang short-last-window: the last window of an epoch may have fewer micro-batches
+{_OWN} = {_ALL}
+if {{model}}.training:
+    {_OWN} = getattr(self, 'current_gradient_accumulation_steps', {_OWN})
+{{row}}
+"""
 
 
 class ComputeLoss(Codemod):
@@ -21,33 +28,33 @@ class ComputeLoss(Codemod):
 
     Before::
 
-        def compute_loss(self, model, inputs, num_items_in_batch=None):
+        def compute_loss(self, model, inputs):
             loss = model(inputs)
-            if num_items_in_batch is not None:
-                loss = loss / self.args.gradient_accumulation_steps
+            loss = loss / self.args.gradient_accumulation_steps
             return loss
 
     After::
 
-        def compute_loss(self, model, inputs, num_items_in_batch=None):
+        def compute_loss(self, model, inputs):
             loss = model(inputs)
-            if num_items_in_batch is not None:
-                # unhang short-last-window: the last window of an epoch may have fewer micro-batches
-                loss = loss / getattr(self if model.training else None, 'current_gradient_accumulation_steps', self.args.gradient_accumulation_steps)
+            # unhang short-last-window: the last window of an epoch may have fewer micro-batches
+            window = self.args.gradient_accumulation_steps
+            if model.training:
+                window = getattr(self, 'current_gradient_accumulation_steps', window)
+            loss = loss / window
             return loss
 
-    A factor that the division is to take back, as in DPO with packing, gets the same count.
-    """  # noqa: E501
+    A factor that the division takes back, as in DPO with packing, is made of the same count.
+    """
 
     def plan(self, function: Function) -> list[Edit]:
-        nodes = [*ast.walk(function)]
-        divisors = [it.right for it in nodes if isinstance(it, ast.BinOp) and isinstance(it.op, ast.Div)]
-        divisors += [it.value for it in nodes if isinstance(it, ast.AugAssign) and isinstance(it.op, ast.Div)]
-        once([it for it in divisors if expression(it) == _ALL], _DIVIDED)
-        model = function.args.args[1].arg
-        new = f"getattr(self if {model}.training else None, {_WINDOW}, {_ALL})"
-        found = [it for it in nodes if isinstance(it, ast.Attribute) and expression(it) == _ALL]
-        return [replaced_by(function, it, new, _COMMENT) for it in sorted(found, key=lambda it: it.lineno)]
+        refuse_own(function, [_OWN])
+        rows = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.AugAssign))]
+        rows = sorted((it for it in rows if _ALL in expression(it)), key=lambda it: it.lineno)
+        texts = [expression(it) for it in rows]
+        once([at for text in texts for at in _DIVIDED.findall(text)], f"... / {_ALL}")
+        new = [_OURS.format(model=function.args.args[1].arg, row=text.replace(_ALL, _OWN)) for text in texts]
+        return [span(row, row, instead(text)) for row, text in zip(rows, new)]
 
 
 _NAMES = ("Trainer", "RerankerTrainer", "RLHFTrainerMixin", "DPOTrainer")
