@@ -13,12 +13,8 @@ FIX = "short-last-window"
 TRAINER, RERANKER, MIXIN, DPO = (
     f"{name}.compute_loss" for name in ("Trainer", "RerankerTrainer", "RLHFTrainerMixin", "DPOTrainer")
 )
-RELEASES = {
-    TRAINER: ["3.9.3", "4.5.3"],
-    RERANKER: ["3.9.3", "4.5.3"],
-    MIXIN: ["3.0.0", "4.6.0"],
-    DPO: ["4.5.3", "4.6.0"],
-}
+_OLD, _NEW = ["3.9.3", "4.5.3"], ["4.5.3", "4.6.0"]
+RELEASES = {TRAINER: _OLD, RERANKER: _OLD, MIXIN: ["3.0.0", *_NEW], DPO: _NEW}
 CASES = [case for name, of in RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
 _DIVISOR = "self.args.gradient_accumulation_steps"
 
