@@ -49,7 +49,7 @@ class ComputeLoss(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_OWN])
-        rows = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.AugAssign))]
+        rows = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.AnnAssign, ast.AugAssign))]
         rows = sorted((it for it in rows if _ALL in expression(it)), key=lambda it: it.lineno)
         texts = [expression(it) for it in rows]
         once([at for text in texts for at in _DIVIDED.findall(text)], f"... / {_ALL}")
