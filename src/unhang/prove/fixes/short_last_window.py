@@ -59,7 +59,7 @@ GRID = [
     _case(_FUNCTION, "transformers' loss", batches=8, given=False),
     _case(_FUNCTION, "generative", task=_GENERATIVE),
     _case(_FUNCTION, "generative, without a mask", task=_GENERATIVE, mask=False),
-    *(_case(_DPO, f"packing, {accepts}", packing=True, accepts=accepts) for accepts in (True, False)),
+    *(_case(_DPO, f"packing, {accepts}", packing=True, accepts=accepts, evaluated=True) for accepts in (True, False)),
 ]
 HELD = {"padding_side": "without it, this raises"}
 YOURS = _case(_DPO, "yours")
