@@ -16,10 +16,12 @@ _MASK, _PLAN = "loss_mask", "build_schedule_plan"
 _ROWS = (ast.Assign, ast.AnnAssign, ast.Return)
 _ADDED = f"""# unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
 from inspect import signature
-core_model = {{model}}
-while hasattr(core_model, "module") and not hasattr(core_model, "mtp_process"):
-    core_model = core_model.module
-has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
+from megatron.core import utils as core_utils
+try:
+    core_model = core_utils.get_attr_wrapped_model({{model}}, "mtp_process", return_model_obj=True)
+except RuntimeError:  # no module in it has one
+    core_model = None
+has_mtp = core_model is not None and core_model.config.mtp_num_layers
 if has_mtp and "{_MASK}" in signature(core_model.forward).parameters:
     {{given}}["{_MASK}"] = {{mask}}
 """
@@ -49,10 +51,12 @@ class ForwardStepCommon(Codemod):
                 return model.build_schedule_plan(tokens, labels=labels, loss_mask=mask)
             # unhang bridge-mtp-loss-mask: without it, MTP trains on prompt and padding
             from inspect import signature
-            core_model = model
-            while hasattr(core_model, "module") and not hasattr(core_model, "mtp_process"):
-                core_model = core_model.module
-            has_mtp = hasattr(core_model, "mtp_process") and core_model.config.mtp_num_layers
+            from megatron.core import utils as core_utils
+            try:
+                core_model = core_utils.get_attr_wrapped_model(model, "mtp_process", return_model_obj=True)
+            except RuntimeError:  # no module in it has one
+                core_model = None
+            has_mtp = core_model is not None and core_model.config.mtp_num_layers
             if has_mtp and "loss_mask" in signature(core_model.forward).parameters:
                 given["loss_mask"] = mask
 

@@ -55,7 +55,8 @@ def test_a_model_that_is_called_otherwise_is_no_anchor(old: str, new: str, ancho
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_HAS, _TRAINS = 'hasattr(core_model, "mtp_process")', "core_model.config.mtp_num_layers"
+_FOUND = 'core_utils.get_attr_wrapped_model(model, "mtp_process", return_model_obj=True)'
+_HAS, _TRAINS = "core_model is not None", "core_model.config.mtp_num_layers"
 _TAKES = '"loss_mask" in signature(core_model.forward).parameters'
 _IF = f"has_mtp and {_TAKES}"
 BY_HAND: ByHand = {
@@ -64,13 +65,13 @@ BY_HAND: ByHand = {
     "to any with such layers": Sub(_IF, "has_mtp"),
     "to any that takes it": Sub(_IF, _TAKES),
     "to either": Sub(_IF, f"has_mtp or {_TAKES}"),
-    "to any whose job has such layers": Sub(f"{_HAS} and ", ""),
+    "to any whose job has such layers": Sub("core_model = None", "core_model = model"),
     "to any with the attribute": Sub(f" and {_TRAINS}", ""),
     "to a stage with such layers": Sub(f"= {_HAS}", '= getattr(core_model, "mtp_process", False)'),
     "to those without": Sub(f"= {_HAS}", f"= not {_HAS}"),
-    "to the wrapper": Sub("while hasattr", "while False and hasattr"),
-    "to what is in one wrapper": Sub("while hasattr", "if hasattr"),
-    "to a module of the model": Sub(f" and not {_HAS}:", ":"),
+    "to the wrapper": Sub(_FOUND, "model"),
+    "to what is in one wrapper": Sub(_FOUND, 'getattr(model, "module", model)'),
+    "to a module of the model": Sub(_FOUND, f'getattr({_FOUND}, "module", {_FOUND})'),
     "by the wrapper's arguments": Sub("core_model.forward", "model.forward"),
     "by the arguments of a call": Sub("core_model.forward", "core_model"),
     "with packed sequences alone": Sub(_IF, f'{_IF} and "packed_seq_params" in forward_args'),
@@ -85,6 +86,7 @@ BY_HAND: ByHand = {
     "in place of the labels": Sub('forward_args["loss_mask"]', 'forward_args["labels"]'),
 }
 MUTANTS = [Mutants("megatron-bridge", ("0.4.2", "0.6.2"), BY_HAND)]
+_FIND = r"core_utils\.get_attr_wrapped_model\(.*\)"
 _MENDED = {"one-token": "megatron-core 0.17 and later divide by one where no token is left"}
 PROOFS = [
     Proofs(
@@ -99,10 +101,10 @@ PROOFS = [
                 without(r"if has_mtp and .*:", "if True:"), ("takes-no-mask", "vision"), "crashed: "
             ),
             "half: to a stage with such layers alone": Other(
-                without(r'= hasattr\(core_model, "mtp_process"\)', "= core_model.mtp_process"), ("loss-alone",)
+                without("= core_model is not None", "= core_model and core_model.mtp_process"), ("loss-alone",)
             ),
-            "half: to a bare model alone": Other(without("while", "while False and"), ("wrapped", "wrapped-twice")),
-            "half: in one wrapper": Other(without("while", "if"), ("wrapped-twice",)),
+            "half: to a bare model alone": Other(without(_FIND, "model"), ("wrapped", "wrapped-twice")),
+            "half: in one wrapper": Other(without(_FIND, 'getattr(model, "module", model)'), ("wrapped-twice",)),
         },
     )
 ]
