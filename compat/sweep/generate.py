@@ -134,12 +134,13 @@ def _begin(fixes: Sequence[Fix], collection: Collection, learnt: Learnt) -> None
 def _require(places: Mapping[str, str], projects: Sequence[str]) -> None:
     """Raise UnhangError ``no-clone`` unless there is a clone of each of these upstreams."""
     entries = upstreams.projects()
-    missing = [entries[name]["repository"] for name in projects if name not in places]
+    missing = [entries[name] for name in projects if name not in places]
     if missing:
         raise UnhangError(
             "no-clone",
-            f"no clone of {', '.join(missing)} is given: its history would be left out",
-            hint="name each with --clone UPSTREAM=PATH_OR_URL, or leave it out with --without-history",
+            f"no clone of {', '.join(it['repository'] for it in missing)} is given: its history would be left out",
+            hint=f"name each in {', '.join(it['clone'] for it in missing)} or with --clone UPSTREAM=PATH_OR_URL, or "
+            "leave it out with --without-history",
         )
 
 

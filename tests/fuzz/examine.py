@@ -94,7 +94,8 @@ def _examine(base: Base, data: bytes, tally: Tally) -> None:
     changed = dump(data, base.source.target)
     if changed is not None and changed == base.dump:
         tally.count(BESIDES, "AST unchanged")
-        _demand(verdict == base.verdict, f"only white space has changed, but the verdict is {verdict}", base, data)
+        why = f"only white space has changed, but the verdict is {verdict}: {finding.verdict.detail}"
+        _demand(verdict == base.verdict, why, base, data)
         _examine_same(base, data, finding, tally)
         return
     tally.count(BESIDES, "AST changed" if changed is not None else "no program")
