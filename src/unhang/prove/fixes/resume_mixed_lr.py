@@ -86,17 +86,13 @@ def has_feature(function: ast.FunctionDef) -> bool:
 def prepare() -> None:
     """Import the optimizers for a CPU, without Transformer Engine and apex, whose Adam needs a GPU."""
     shims.cuda_on_cpu()
-    import torch
-
-    of_type, tensor = torch.Tensor.type, torch.tensor
-    torch.Tensor.type = lambda self, *given: of_type(self, *given) if given else "torch.cuda.FloatTensor"
-    torch.tensor = lambda *given, device=None, **named: tensor(*given, **named)
     sys.modules.update(dict.fromkeys(("transformer_engine", "apex", "amp_C")))  # type: ignore[arg-type]
     importlib.import_module("megatron.core.distributed")
     optimizer: Any = importlib.import_module("megatron.core.optimizer")
     optimizer.DistributedOptimizer._optimizer_state_offloader = None  # a commit may ask for it
 
 
+@shims.on_cpu()
 def on_rank(case: Case, rank: int) -> tuple[list[Any], list[Any]]:
     """Train with a break and without one. Return the rates of the next step of both, and the weights."""
     shims.gloo_as_nccl()
