@@ -109,23 +109,23 @@ def steps(fix: str) -> list[Step]:
 def place(where: str) -> str:
     """Return a file, with the line of the name in it, or the first."""
     path, _, name = where.partition(":")
-    file = REPOSITORY / path
-    rows = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    line = next((number for number, row in enumerate(rows, 1) if row.startswith((name, f"from {name}"))), 1)
-    return f"{path}:{line}" if rows else path
+    return marked(path, name, f"from {name}")
 
 
 def located(file: str, entry: str) -> str:
     """Return a file that is there with its line which an entry of a problem names, the first if none has it."""
-    path = REPOSITORY / file
-    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if found := re.fullmatch(r"line (\d+)", entry):
         return f"{file}:{found[1]}"
     key = [word for word in re.split(r"[.'\[\]]+", entry) if word and not word.isdigit()][-1]
-    for mark in (f'"{entry}"', f'"{key}"', f"## {entry}", entry, "CODEMODS"):
-        if line := next((number for number, row in enumerate(rows, 1) if row.strip().startswith(mark)), 0):
-            return f"{file}:{line}"
-    return f"{file}:1" if rows else file
+    return marked(file, f'"{entry}"', f'"{key}"', f"## {entry}", entry, "CODEMODS")
+
+
+def marked(file: str, *marks: str) -> str:
+    """Return a file that is there with the line that begins with a mark, of the first mark that any has; or line 1."""
+    path = REPOSITORY / file
+    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    lines = (at for mark in marks for at, row in enumerate(rows, 1) if row.strip().startswith(mark.strip()))
+    return f"{file}:{next(lines, 1)}" if rows else file
 
 
 def unfinished(fix: str) -> Iterator[str]:
