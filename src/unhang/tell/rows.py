@@ -199,9 +199,10 @@ def _line(finding: Finding, word: str, *, verbose: bool, colour: bool) -> str:
 def _about(finding: Finding, word: str) -> tuple[str, str, str]:
     """Return what is wrong; when it strikes, where something is to do; and of a cure what it changes, and a release."""
     fix = catalog.fix(finding.target.fix)
-    is_cure = word in (NEEDED, WOULD_APPLY, APPLIED) and finding.verdict.code != NO_REWRITE
+    is_due = word in (NEEDED, WOULD_APPLY, APPLIED)
+    is_cure = is_due and finding.verdict.code != NO_REWRITE
     changes = fix.changes_numbers and fix.grade != catalog.UNPROVED and is_cure
-    later = told_later(finding) if word in (NEEDED, WOULD_APPLY, APPLIED) else ""
+    later = told_later(finding) if is_due else ""
     when = fix.when if word in (NEEDED, DRIFTED, UNLISTED, WOULD_APPLY) and not struck(finding) else ""
     return fix.what, when, joined("changes numbers" if changes else "", later)
 
