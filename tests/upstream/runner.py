@@ -20,6 +20,8 @@ _FRAMES = 20
 _GRACE = 15  # seconds for torchrun to end its ranks
 # These could make the sides differ, or pass our own options to upstream's pytest.
 _DROPPED = ("PYTEST_", "PYTHON", "COV_", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+_SETTINGS = {"pytest.ini": "", "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]"}
+"""The files that pytest reads its settings from, each with what it has in it then."""
 
 
 class Conditions(NamedTuple):
@@ -45,7 +47,7 @@ class Result(NamedTuple):
     was_cut: bool
 
 
-def command(conditions: Conditions, file: str) -> list[str]:
+def command(conditions: Conditions, tree: Path, file: str) -> list[str]:
     """Return the command: pytest itself for one rank on a CPU, else torchrun."""
     start = [str(conditions.python), "-m"]
     if conditions.ranks > 1 or conditions.gpus:
@@ -54,6 +56,9 @@ def command(conditions: Conditions, file: str) -> list[str]:
     plugins = ["-p", "unhang_reports", *(("-p", "unhang_on_cpu") if conditions.shims else ())]
     # upstream's own options may stop at the first failure, or need plugins
     options = ["-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "-q", "--rootdir=."]
+    found = [name for name in _SETTINGS if (tree / name).exists()]
+    if not any(_SETTINGS[name] in (tree / name).read_text(encoding="utf-8") for name in found):
+        options += ["-c", os.devnull]  # else pytest takes those of a folder above, such as ours
     return [*start, "pytest", *plugins, *options, file]
 
 
@@ -89,7 +94,7 @@ def run(conditions: Conditions, tree: Path, file: str, place: Path) -> Result:
     began = time.monotonic()
     with output.open("wb") as sink:
         process = subprocess.Popen(
-            command(conditions, file),
+            command(conditions, tree, file),
             cwd=tree,
             env=environment(conditions, tree, reports, scratch),
             stdin=subprocess.DEVNULL,

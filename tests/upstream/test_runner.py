@@ -49,6 +49,15 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("own", ["", "[project]\n"], ids=["none", "without pytest's"])
+def test_the_settings_of_a_folder_above_are_not_the_trees(tmp_path: Path, own: str) -> None:
+    files = {"pytest.ini": "[pytest]\nfilterwarnings = error\n", "tree/pyproject.toml": own}
+    warns = "import warnings\ndef test_1(): warnings.warn('hello')\n"
+    environments.write(tmp_path, files | {"tree/tests/test_it.py": warns})
+    result = runner.run(PLAIN, tmp_path / "tree", "tests/test_it.py", tmp_path / "place")
+    assert outcomes(result) == {"1": P}
+
+
 @pytest.mark.parametrize(("source", "ends", "why"), CASES)
 def test_each_test_or_the_whole_file_has_an_outcome_and_what_hangs_has_its_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, ends: dict[str, str], why: list[str]
