@@ -61,7 +61,10 @@ class OwnGroup(Codemod):
         if function.name == "load_state_dict":
             names |= {"current": expression(loop.iter), "saved": 'state_dict["optimizer"]["param_groups"]'}
         else:
-            names |= zip(("current", "saved"), (it.arg for it in function.args.args))
+            given = [it.arg for it in function.args.args]
+            if len(given) != 2:
+                raise AnchorError("two parameters, the current and the saved groups")
+            names |= {"current": given[0], "saved": given[1]}
         earlier = [it for it in loop.body if (it.end_lineno or 0) < group.lineno]
         row = once(earlier[-1:], "groups[key] after a statement of its loop")
         return [span(row, row, followed_by(_OWN.format_map(names)))]

@@ -170,6 +170,8 @@ def test_what_binds_the_name_again(code: str, name: str, lines: tuple[int, ...])
         "import builtins\nbuiltins.print = x",
         "def g(*a): acme.patch()\nX = type('X', (), {'__set_name__': g})",
         "__builtins__ = x",
+        "def g(s): acme.patch()\nclass X:\n    y = property(g)\nX().y",
+        "def g(s): acme.patch()\nproperty(g).fget(1)",
     ],
 )
 @pytest.mark.parametrize(("defined", "name"), [(FUNCTION + "class C: pass\n", "f"), (METHOD, "C.f")])
@@ -261,6 +263,10 @@ def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tup
         ("def deco(g, x=1): return g\n@deco\n" + FUNCTION, "f"),
         (FUNCTION + "class X:\n    def __init__(self): self.y = 1\n    def __exit__(self): acme()\nx = X()\n", "f"),
         (FUNCTION + "class X:\n    @property\n    def y(self): pass\n    @y.setter\n    def y(self, z): pass\n", "f"),
+        (FUNCTION + "class X:\n    def put(self, v): self.a.b = v\n    y = property(None, put)\n", "f"),
+        (FUNCTION + "class X:\n    y: int\nnames = tuple(sorted(X.__annotations__.keys()))\n", "f"),
+        (FUNCTION + "from trl.import_utils import is_peft_available\nif is_peft_available(): import peft\n", "f"),
+        (FUNCTION + "from datasets import Dataset\ndef g(x: Dataset | None = None): pass\n", "f"),
     ],
 )  # fmt: skip
 def test_what_is_harmless(code: str, name: str) -> None:

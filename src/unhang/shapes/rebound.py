@@ -37,33 +37,36 @@ DECORATORS = OF_CLASSES | frozenset(
     "typing_extensions.override warnings.deprecated".split()
 )
 MODULES = frozenset(
-    "flash_attn jaxtyping numpy omegaconf peft ray tensordict torch transformer_engine transformers triton "
+    "datasets flash_attn jaxtyping numpy omegaconf peft ray tensordict torch transformer_engine transformers triton "
     "typing_extensions".split()
 )
 """Beside the standard library's and upstreams' own, the modules whose objects a file may operate on or derive from."""
 HARMLESS = DECORATORS | frozenset(
-    "abc.ABCMeta abs all any bool bytes callable collections.Counter collections.defaultdict collections.deque "
-    "collections.namedtuple collections.OrderedDict contextvars.ContextVar dataclasses.field dict dict.fromkeys "
-    "enum.auto enum.EnumMeta enumerate float frozenset getattr hasattr hash importlib.import_module "
-    "importlib.metadata.version importlib.util.find_spec inspect.signature int isinstance issubclass "
-    "itertools.count len list logging.basicConfig logging.debug logging.error logging.FileHandler "
-    "logging.Formatter logging.getLogger logging.getLogger().addHandler logging.getLogger().debug "
-    "logging.getLogger().error logging.getLogger().getChild logging.getLogger().info logging.getLogger().setLevel "
+    "abc.ABCMeta abs accelerate.logging.get_logger all any bool bytes callable collections.Counter "
+    "collections.defaultdict collections.deque collections.namedtuple collections.OrderedDict "
+    "contextvars.ContextVar dataclasses.field dict dict().keys dict.fromkeys enum.auto enum.EnumMeta enumerate "
+    "float frozenset getattr hasattr hash importlib.import_module importlib.metadata.version "
+    "importlib.util.find_spec inspect.signature int isinstance issubclass itertools.count len list "
+    "logging.basicConfig logging.debug logging.error logging.FileHandler logging.Formatter logging.getLogger "
+    "logging.getLogger().addHandler logging.getLogger().debug logging.getLogger().error "
+    "logging.getLogger().getChild logging.getLogger().info logging.getLogger().setLevel "
     "logging.getLogger().warning logging.getLogger().warning_once logging.info logging.LoggerAdapter "
     "logging.NullHandler logging.StreamHandler logging.warning max min object operator.attrgetter os.cpu_count "
     "os.environ.get os.environ.pop os.environ.setdefault os.getcwd os.getenv os.getpid packaging.version.parse "
     "packaging.version.Version pathlib.Path pkg_resources.extern.packaging.version.Version "
     "pkg_resources.packaging.version.Version platform.machine platform.system print range re.compile repr "
     "reversed round set sorted str sum super super().__init__ super().__init_subclass__ super().__new__ "
-    "sys.path.append sys.path.extend sys.path.insert threading.Condition threading.Event threading.local "
-    "threading.Lock threading.RLock threading.Semaphore time.monotonic time.perf_counter time.time torch.arange "
-    "torch.cuda.current_device torch.cuda.device_count torch.cuda.get_device_capability "
+    "sys.path.append sys.path.extend sys.path.insert textwrap.dedent threading.Condition threading.Event "
+    "threading.local threading.Lock threading.RLock threading.Semaphore time.monotonic time.perf_counter "
+    "time.time torch.arange torch.cuda.current_device torch.cuda.device_count torch.cuda.get_device_capability "
     "torch.cuda.get_device_name torch.cuda.is_available torch.device torch.distributed.get_rank "
-    "torch.distributed.get_world_size torch.distributed.is_available torch.distributed.is_initialized torch.empty "
-    "torch.finfo torch.iinfo torch.manual_seed torch.npu.is_available torch.ones torch.set_default_dtype "
-    "torch.set_float32_matmul_precision torch.tensor torch.zeros triton.Config tuple type typing.NewType "
-    "typing.ParamSpec typing.TypeVar unittest.mock.MagicMock uuid.uuid4 warnings.filterwarnings "
-    "warnings.simplefilter warnings.warn zip".split()
+    "torch.distributed.get_world_size torch.distributed.is_available torch.distributed.is_initialized "
+    "torch.empty torch.finfo torch.iinfo torch.manual_seed torch.npu.is_available torch.ones "
+    "torch.set_default_dtype torch.set_float32_matmul_precision torch.tensor torch.zeros "
+    "transformers.is_bitsandbytes_available transformers.is_trackio_available transformers.is_wandb_available "
+    "transformers.utils.is_peft_available triton.Config tuple type typing.NewType typing.ParamSpec "
+    "typing.TypeVar unittest.mock.MagicMock uuid.uuid4 warnings.filterwarnings warnings.simplefilter "
+    "warnings.warn zip".split()
 )
 """What a file may call when it is imported: it changes nothing of the file's own, whatever it is given.
 
@@ -74,8 +77,8 @@ _TEXT = "str()"
 _TEXT_METHODS = frozenset(f"{_TEXT}.{it}" for it in dir(str) if not it.startswith("_"))
 _GIVE_TEXT = frozenset({*_TEXT_METHODS, "os.environ.get", "os.getenv"})
 """What gives a text, unless its default is something else."""
-_RUNS_NOTHING = frozenset({"super", "typing.NewType", "typing.TypeVar"})
-"""What calls nothing of the classes that it is given."""
+_RUNS_NOTHING = frozenset({"property", "super", "typing.NewType", "typing.TypeVar"})
+"""What calls nothing of the classes and functions that it is given."""
 
 _AT_DEFINITION = frozenset({"__init_subclass__", "__class_getitem__", "__set_name__"})
 _OF_ENUM = re.compile(r"_\w+_")
@@ -488,6 +491,8 @@ class _Import:
             if isinstance(one, _FUNCTIONS) and one.name not in _ON_USE:
                 if _DUNDER.fullmatch(one.name) or one.decorator_list:
                     self._function(one, scope, 1)
+            elif isinstance(one, ast.Assign):  # such as `x = property(get_x)`
+                self._given(one.value, ChainMap(dict(_names(node.body)), scope))  # type: ignore[arg-type]
         for base in node.bases:
             for origin in self._origins(base, scope):
                 if isinstance(origin, ast.ClassDef) and origin is not node:
@@ -532,6 +537,8 @@ class _Import:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
             return [_TEXT]
         if isinstance(node, ast.Attribute):
+            if node.attr == "__annotations__":
+                return ["dict()"]
             own = "property" if node.attr in ("setter", "getter", "deleter") else _STRANGE
             found = [
                 f"{it}.{node.attr}" if isinstance(it, str) else own for it in self._origins(node.value, scope, seen)
