@@ -358,7 +358,7 @@ def compat(session: nox.Session) -> None:
 
 @nox.session(python="3.11", reuse_venv=True)
 def fix(session: nox.Session) -> None:
-    """Check one fix, `-- ID`: parts, sweep, tests, mutants, proofs, lint; `-- ID STEP...`: only these.
+    """Check one fix, `-- ID`: parts, lint, sweep, tests, mutants, proofs; `-- ID STEP...`: only these.
 
     It stops at the first that wants a person, and says what and where. The clone is that of `sweep`.
     `-- ID play NAME==VERSION`: the scene on one release, on record or not. With `nox -R` nothing is installed again.
@@ -382,7 +382,7 @@ def fix(session: nox.Session) -> None:
     run("parts")  # before anything large is installed
     session.install("--quiet", *nox.project.dependency_groups(GROUPS, "test", "lint", "typecheck"))
     install_proofs(session)
-    run("sweep", "tests", "mutants", "proofs", "lint")
+    run("lint", "sweep", "tests", "mutants", "proofs")
 
 
 def build_site(session: nox.Session, *options: str) -> Path:

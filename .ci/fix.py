@@ -1,6 +1,6 @@
 """Run each check of one fix, and stop at the first that wants a person: `nox -s fix -- ID` runs this.
 
-    nox -s fix -- ID                    all steps: parts, sweep, tests, mutants, proofs, lint
+    nox -s fix -- ID                    all steps: parts, lint, sweep, tests, mutants, proofs
     nox -s fix -- ID mutants proofs     only these
     nox -s fix -- ID play NAME==VERSION     the scene, on one release of an upstream
 
@@ -61,6 +61,15 @@ def steps(fix: str) -> list[Step]:
     return [
         Step("parts", (), {}),
         Step(
+            "lint",
+            (
+                ("-m", "ruff", "format", *code),
+                ("-m", "ruff", "check", "--output-format", "concise", *code),
+                ("-m", "mypy", *code),
+            ),
+            {codemod: "each line above has its place"},
+        ),
+        Step(
             "sweep",
             (
                 ("-m", "unhang.compat.sweep.generate", "--fix", fix),
@@ -71,7 +80,7 @@ def steps(fix: str) -> list[Step]:
             {
                 f"{scene}:GRID": "the settings decide each shape above both ways",
                 **rewrite,
-                f'{manifest}:  "decisions"': "or a row says what a shape is, and why no scene can",
+                f'{manifest}:  "decisions"': 'or a row of "decisions" says what a shape is, and why no scene can',
             },
         ),
         Step(
@@ -92,16 +101,6 @@ def steps(fix: str) -> list[Step]:
             "proofs",
             ((*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),),
             {f"{scene}:CASES": "the first failure above has the case and what was seen"},
-        ),
-        Step(
-            "lint",
-            (
-                ("-m", "ruff", "format", *code),
-                ("-m", "ruff", "check", "--output-format", "concise", *code),
-                ("-m", "mypy", *code),
-                ("-m", "unhang.compat.sweep.pages", "--check"),
-            ),
-            {codemod: "each line above has its place"},
         ),
     ]
 

@@ -79,11 +79,12 @@ def _run(options: argparse.Namespace, step: Step) -> int:
         times.append(time.monotonic())
         opened_clones = gather.open_clones(places, cache, options.out, options.newest)
         commits = gather.history(collection, opened_clones, step)
-        step("deciding what each shape is")
         times.append(time.monotonic())
-        _begin([fix for fix in fixes if catalog.facts(fix.id).get("targets") != by_fix.places(fix)], collection, learnt)
+        new = [fix for fix in fixes if catalog.facts(fix.id).get("targets") != by_fix.places(fix)]
+        _begin(new, collection, learnt, step)
+        step("applying pull requests as they are written")
         gather.pull_requests(collection, learnt, opened_clones)
-        settled = settle(collection, learnt, sources.decisions())
+        settled = settle(collection, learnt, sources.decisions(), step)
         settled.undecided.extend(collection.patched(settled.results))
         texts = {}
         for fix in fixes:
@@ -115,7 +116,7 @@ def _run(options: argparse.Namespace, step: Step) -> int:
     return 1 if settled.undecided else 0
 
 
-def _begin(fixes: Sequence[Fix], collection: Collection, learnt: Learnt) -> None:
+def _begin(fixes: Sequence[Fix], collection: Collection, learnt: Learnt, step: Step) -> None:
     """Put on record what the releases have of fixes that are new, or have a new target: a scene plays in a release.
 
     What no release has plays in the closest one, and what depends on another function beside a wrong one of that.
@@ -127,7 +128,7 @@ def _begin(fixes: Sequence[Fix], collection: Collection, learnt: Learnt) -> None
     while is_more:
         known = {fix.id: by_fix.facts(fix, released, learnt, settled, {}, {}) for fix in fixes}
         catalog.learn({fix: json.loads(matrix_files.facts(of_fix)) for fix, of_fix in known.items()})
-        before, settled = settled, settle(released, learnt, sources.decisions())
+        before, settled = settled, settle(released, learnt, sources.decisions(), step)
         is_more = len(settled.rows) > len(before.rows)
 
 

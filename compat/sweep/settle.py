@@ -15,6 +15,7 @@ from unhang.compat.sweep.sources import Content
 from unhang.judge.decide import DRIFTED, REPAIRED, RIGHT
 from unhang.shapes.catalog import Target
 from unhang.survey.classify import State
+from unhang.tell.progress import Step
 
 
 class Settled(NamedTuple):
@@ -52,14 +53,17 @@ def _fixed_as_written(row: Row, learnt: Learnt, target: Target, diff: str) -> Co
     return changed if same or state.state in ("fixed", REPAIRED, RIGHT) else None
 
 
-def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]]) -> Settled:
+def settle(collection: Collection, learnt: Learnt, decisions: Sequence[Mapping[str, str]], step: Step) -> Settled:
     """Return the rows of the matrix. ``decisions`` are those of ``sources.decisions``."""
     decided = {(item["fix"], item["shape"]): item for item in decisions}
     by_key = {(target.fix, target.function): target for target in collection.targets}
     done = Settled([], {}, list(collection.problems), [], {})
     rows = sorted(collection.rows.items(), key=lambda item: item[0])
+    states: list[State] = []
+    step(lambda: f"deciding what each shape is: {len(states)} of {len(rows)}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a child process
-        states = list(pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]]), rows))
+        for state in pool.map(lambda it: learnt.state(it[1].content, by_key[it[0][:2]]), rows):
+            states.append(state)
     for (key, row), state in zip(rows, states):
         fix, function, shape = key
         entry: dict[str, Any] = {"fix": fix, "function": function, "shape": shape, "state": state.state}

@@ -225,12 +225,15 @@ def _every(added: Added) -> Iterator[tuple[str, str]]:
             first, last = added.span(node)
             text = (data[:first] + new.encode() + data[last:]).decode()
             code = added.code(node)
-            yield f"{kind}: {_line(code)} -> {_line(new.replace(code, '...') if len(code) > 1 else new)}", text
+            line = data[:first].count(b"\n") + 1
+            short = new.replace(code, "...") if len(code) > 1 else new
+            yield f"{kind}, line {line}: {_line(code)} -> {_line(short)}", text
     for kind, forward in ("early", False), ("late", True):
         for one, two in _moved(added, forward):
             (start, middle), (end, last) = added.span(one), added.span(two)
+            line = data[:start].count(b"\n") + 1
             swapped = data[:start] + data[end:last] + data[middle:end] + data[start:middle] + data[last:]
-            yield f"{kind}: {_line(added.code(one))} <-> {_line(added.code(two))}", swapped.decode()
+            yield f"{kind}, line {line}: {_line(added.code(one))} <-> {_line(added.code(two))}", swapped.decode()
     lines, old = added.text.splitlines(keepends=True), added.before.splitlines(keepends=True)
     for number, (_, first, last, start, end) in enumerate(added.hunks, 1):
         yield f"one side only: without part {number}", "".join([*lines[:start], *old[first:last], *lines[end:]])

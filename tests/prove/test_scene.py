@@ -152,7 +152,10 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
     for gone in every:  # each decides something that no other does
         assert left(*(call for call in every if call != gone)), gone
     assert len(left()) >= 3
-    first, *others = left(*every, held={})
+    operand = " `y`" * (sys.version_info >= (3, 11))
+    assert left(*every[:2])[0].endswith(f" (line 14{operand} goes on to line 16 alone)")
+    assert all(text.endswith(" never ran)") for text in left())
+    first, *others = (text.partition(" (line ")[0] for text in left(*every, held={}))
     assert first in ("z", "if z and ( z > 1 ):")
     has_places = sys.version_info >= (3, 11)
     assert others == ["z > 1", *(["z or 1", "return (z or 1) and ( z )"] if has_places else ["return (z or 1) and ("])]

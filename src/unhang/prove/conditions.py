@@ -85,19 +85,22 @@ class Conditions:
             return stepped
 
     def open(self) -> list[str]:
-        """Return the text of each condition that went one way only, or never ran, and that is not held."""
+        """Return the text of each condition that went one way only, or never ran, and that is not held; with where."""
         codes = [(number, code) for number, code in enumerate(self.codes) if code.co_name not in self.held]
-        found = [text for number, code in codes for text in self._open(number, code)]
-        return [text for text in dict.fromkeys(found) if not any(re.search(it, text) for it in self.held)]
+        found = dict(one for number, code in reversed(codes) for one in reversed([*self._open(number, code)]))
+        texts = [text for text in reversed(found) if not any(re.search(it, text) for it in self.held)]
+        return [f"{text} ({found[text]})" for text in texts]
 
-    def _open(self, number: int, code: CodeType) -> Iterator[str]:
+    def _open(self, number: int, code: CodeType) -> Iterator[tuple[str, str]]:
+        """Yield each open condition of some code, and its line with the only one that it went on to."""
         ways: dict[int, set[int]] = {}
         for at, before, after in self.steps:
             if at == number:
                 ways.setdefault(before, set()).add(after)
         offsets: list[int] = []
         names: list[str] = []
-        line = code.co_firstlineno
+        starts = [(offset, row) for offset, row in dis.findlinestarts(code) if row]
+        line, last = code.co_firstlineno, next(dis.get_instructions(code))
         for instruction in dis.get_instructions(code):
             offsets.append(instruction.offset)
             names.append(instruction.opname)
@@ -110,8 +113,11 @@ class Conditions:
             if is_condition and len(went) < 2:
                 at, text = self._text(instruction, line)
                 if at not in self.asserted:
-                    yield text
-            offsets = []
+                    on = [row for offset, row in starts if went and offset <= min(went)]
+                    # Python 3.11 gives a jump after a later operand the place of the first one
+                    of = f" `{self._text(last, line)[1]}`" if sys.version_info >= (3, 11) else ""
+                    yield text, f"line {at}{of} {f'goes on to line {on[-1]} alone' if on else 'never ran'}"
+            offsets, last = [], instruction
 
     def _text(self, instruction: dis.Instruction, line: int) -> tuple[int, str]:
         """Return the line of a condition, and its text; on Python 3.10, the line's."""
