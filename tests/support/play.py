@@ -16,6 +16,7 @@ from unhang.compat.sweep import trees
 from unhang.errors import UnhangError
 from unhang.judge import rows, scene
 from unhang.judge.rows import Source
+from unhang.plugins import packs
 from unhang.rewrite.one_file import RewriteError, Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Target
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         targets = [it for it in catalog.fix(options.fix).targets if it.upstream == name]
         found = [problems(target, version) for target in targets]
+    except scene.NoTorchError as error:
+        print(f"{error}\nhint: run this once without nox's -R, which installs it", file=sys.stderr)
+        return 2
     except (UnhangError, scene.SceneError) as error:
         print(report.text_error(error) if isinstance(error, UnhangError) else error, file=sys.stderr)
         return 2
@@ -60,9 +64,20 @@ def problems(target: Target, version: str) -> list[str]:
         if target.function in case.options.get("of", [target.function]):
             ends = [f"{_SHOWN[name]} {each['wrong'].get(case.name, 'right')}" for name, each in answer.items()]
             print(f"  {case.name}: {'; '.join(ends)}")
-    found = rows.row(target.fix, before, after, answer).problems
+    found = [*rows.row(target.fix, before, after, answer).problems, *too_long(target, before, after)]
     print("".join(f"  PROBLEM: {line}\n" for line in found), end="")
     return found
+
+
+def too_long(target: Target, before: Source, after: Source | None) -> list[str]:
+    """Return what to say of each line of a rewrite that is longer than the upstream's own lines may be."""
+    width, own = packs.upstreams()[target.upstream].width, {*before.text.splitlines()}
+    lines = enumerate(after.text.splitlines() if after else [], 1)
+    return [
+        f"line {at} of the rewrite has {len(line)} columns, {width} at most"
+        for at, line in lines
+        if len(line) > width and line not in own
+    ]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from support import play, sources
 from unhang.compat.sweep import trees
 from unhang.judge import rows, scene
+from unhang.plugins import packs
 from unhang.shapes import catalog
 
 FIX, SWIFT = "resume-data-order", "ms-swift==4.6.0"
@@ -52,6 +53,25 @@ def test_what_a_sweep_would_leave_undecided_is_a_problem(
     wrong[rows.AFTER]["no such setting"] = "hung"
     assert play.main([FIX, SWIFT]) == 1
     assert "  PROBLEM: worse with no such setting: hung\n" in capsys.readouterr().out
+
+
+def test_a_line_of_the_rewrite_that_is_too_long_is_a_problem(
+    wrong: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(packs.upstreams()["ms-swift"].about, "line-length", 60)
+    assert play.main([FIX, SWIFT]) == 1
+    assert " columns, 60 at most\n" in capsys.readouterr().out
+
+
+def test_without_torch_it_says_how_to_get_it(
+    wrong: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def played(*_: object) -> dict[str, Any]:
+        raise scene.NoTorchError("no torch here")
+
+    monkeypatch.setattr(rows, "played", played)
+    assert play.main([FIX, SWIFT]) == 2
+    assert "without nox's -R" in capsys.readouterr().err
 
 
 def test_a_function_that_the_release_does_not_have_is_told(
