@@ -26,18 +26,18 @@ AFTER = """def f(x):
     return x
 """
 MADE = [
-    "gate: x > 1 -> x >= 1",
-    "gate: not x.done -> x.done",
-    "rank: x > 1 and not x.done -> (...) and rank() != 0",
-    "group: group=x.groups[1] -> group=None",
-    "order: ('first', 'second') -> (...)[::-1]",
-    "field: ('first', 'second') -> ('second',)",
-    "count: 2 -> 3",
-    "device: device=x.device -> device='cpu'",
-    "dtype: x.zeros(2, device=x.device) -> x.zeros(2, device=x.device, dtype=torch.float32)",
-    "slice: x.parts[:0] -> x.parts[:]",
-    "early: begin(x) <-> if x > 1",
-    "late: if x > 1",
+    "gate, line 4: x > 1 -> x >= 1",
+    "gate, line 4: not x.done -> x.done",
+    "rank, line 4: x > 1 and not x.done -> (...) and rank() != 0",
+    "group, line 6: group=x.groups[1] -> group=None",
+    "order, line 5: ('first', 'second') -> (...)[::-1]",
+    "field, line 5: ('first', 'second') -> ('second',)",
+    "count, line 6: 2 -> 3",
+    "device, line 6: device=x.device -> device='cpu'",
+    "dtype, line 6: x.zeros(2, device=x.device) -> x.zeros(2, device=x.device, dtype=torch.float32)",
+    "slice, line 7: x.parts[:0] -> x.parts[:]",
+    "early, line 2: begin(x) <-> if x > 1",
+    "late, line 4: if x > 1",
 ]
 
 
