@@ -55,7 +55,7 @@ GRID = [
     _case("cispo", 4, 2, loss="cispo"),
     *(_case(f"a bonus for entropy, in steps of {window}", 3, window, has_bonus=True) for window in (1, 3)),
 ]
-HELD = {r"^(?!.*(model\.training|'dapo')).*": "of each token's loss, of what is logged, or of what has another divisor"}
+HELD = {r"^(?!.*model\.training).*": "of each token's loss, of what is logged, or of what has another divisor"}
 YOURS = CASES[0]._replace(name="yours", core=False)
 
 
@@ -131,20 +131,26 @@ def _kind(case: Case) -> tuple[Any, str]:
 def _trainer(case: Case) -> Any:
     import torch
 
-    kind, source = _kind(case)
+    kind, _ = _kind(case)
     trainer, given = object.__new__(kind), case.options
     alike = dict.fromkeys(("gather", "gather_for_metrics", "reduce"), lambda it, **_: it)
     vars(trainer).update(
         accelerator=SimpleNamespace(num_processes=case.topology.world, sync_gradients=True, **alike), beta=0.0,
         model=SimpleNamespace(training=not given.get("is_evaluation")), tools=given.get("has_tools"), use_vllm=False,
         args=SimpleNamespace(steps_per_generation=given["generation"], delta=None), top_entropy_quantile=1.0,
-        loss_type=given["loss"] if f'"{given["loss"]}"' in source else "dapo", aux_loss_enabled=False,
+        loss_type=_loss(case), aux_loss_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)), importance_sampling_level="token", epsilon_low=0.2,
         epsilon_high=2.0, off_policy_mask_threshold=None, use_adaptive_entropy=False, entropy_coef=_BONUS,
         _entropy_bonus_enabled=given.get("has_bonus"), divergence_type="", clip_ratio_c=2.0,
         _compute_divergence_mask=lambda logps, *_, **__: torch.ones_like(logps),
     )  # fmt: skip
     return trainer
+
+
+def _loss(case: Case) -> str:
+    """Return the loss of a setting; of a function that has one loss alone, that."""
+    loss: str = case.options["loss"]
+    return loss if repr(loss) in _kind(case)[1].replace('"', "'") else "dapo"
 
 
 def _windows(case: Case) -> list[tuple[int, int]]:
@@ -176,7 +182,7 @@ def _due(case: Case) -> list[Any]:
             values, mask, advantages = _batch(case, number, rank)
             terms = -advantages[:, None, None] * values - bonus * values.sum(2)[:, :, None]
             share = mask / (_TOKENS * count)
-            if case.options["loss"] == "grpo" and '"grpo"' in source:
+            if _loss(case) == "grpo":
                 share = mask / mask.sum(1)[:, None] / (2 * len(ranks) * count)
             total = total + (terms * share[:, :, None]).sum((0, 1))
         due.append(total)
