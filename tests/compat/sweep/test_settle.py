@@ -1,6 +1,7 @@
 """How the state of each collected shape is settled."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,8 @@ def test_a_person_decides_what_evidence_leaves_open_or_leaves_it_without_a_verdi
     collection = collected(learnt, MTP, CLEAN)
     ((fix, _, shape),) = collection.rows
     decisions = [{"fix": fix, "shape": shape, "state": state, "why": "read, not run"}] if state else []
-    done = settle.settle(collection, learnt, decisions)
+    said: list[Any] = []
+    done = settle.settle(collection, learnt, decisions, said.append)
+    assert [step() for step in said] == ["deciding what each shape is: 1 of 1"]
     assert (len(done.rows), len(done.undecided), len(done.by_person)) == (rows, undecided, by_person)
     assert [row["note"] for row in done.rows] == ["read, not run"] * rows
