@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 _READ, _SEND = "self.actor.engine.get_per_tensor_param", "self.checkpoint_engine.send_weights"
 _MERGED = """\
 # unhang async-lora-unsynced: the receiver takes no adapter, so merge it while the weights are sent
-from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
+from contextlib import ExitStack
 
-engine, merged = self.actor.engine, nullcontext()
+from verl.utils import device, fsdp_utils
+
+engine, merged = self.actor.engine, ExitStack()
 model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
 if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
     if engine._is_offload_param:
-        load_fsdp_model_to_gpu(engine.module)
-    merged = merged_lora_context(engine.module, backup_adapters=True)
+        fsdp_utils.load_fsdp_model_to_gpu(engine.module)
+    merged.enter_context(fsdp_utils.merged_lora_context(engine.module, backup_adapters=True))
+    # an offload may still copy to the CPU: wait, then put back the weights
+    merged.callback(device.get_torch_device().synchronize)
 with merged:
     pass
 """
@@ -46,14 +50,18 @@ class UpdateWeights(Codemod):
         async def update_weights(self):
             if self.backend != "naive":
                 # unhang async-lora-unsynced: the receiver takes no adapter, so merge it while the weights are sent
-                from verl.utils.fsdp_utils import load_fsdp_model_to_gpu, merged_lora_context
+                from contextlib import ExitStack
 
-                engine, merged = self.actor.engine, nullcontext()
+                from verl.utils import device, fsdp_utils
+
+                engine, merged = self.actor.engine, ExitStack()
                 model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
                 if hasattr(model, "peft_config") and not engine.model_config.lora.get("merge", False):
                     if engine._is_offload_param:
-                        load_fsdp_model_to_gpu(engine.module)
-                    merged = merged_lora_context(engine.module, backup_adapters=True)
+                        fsdp_utils.load_fsdp_model_to_gpu(engine.module)
+                    merged.enter_context(fsdp_utils.merged_lora_context(engine.module, backup_adapters=True))
+                    # an offload may still copy to the CPU: wait, then put back the weights
+                    merged.callback(device.get_torch_device().synchronize)
                 with merged:
                     weights, _ = self.actor.engine.get_per_tensor_param()
                     await self.checkpoint_engine.send_weights(weights)
@@ -65,9 +73,6 @@ class UpdateWeights(Codemod):
         ends = [it[at:] for it in blocks for at, row in enumerate(it) if getattr(row, "value", None) is read]
         last = once([row for end in ends for row in end if calls(row, _SEND)], f"{_SEND}(...) after {_READ}()")
         return [span(ends[0][0], last, _within)]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset({"nullcontext"})
 
     def fixed_upstream(self, function: Function) -> bool:
         return "ckpt_base_sync_done" in mentioned(function)

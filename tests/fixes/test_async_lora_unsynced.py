@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fuzz.subject import Fuzz
@@ -28,6 +30,7 @@ def test_another_way_to_send_is_no_anchor(old: str, new: str) -> None:
 
 _ADAPTERS, _MERGES = 'hasattr(model, "peft_config")', 'engine.model_config.lora.get("merge", False)'
 _OFFLOADS, _BACKUP = "if engine._is_offload_param:", ", backup_adapters=True"
+_ENTERS, _WAITS = "merged.enter_context(", "merged.callback(device.get_torch_device().synchronize)"
 BY_HAND: ByHand = {
     "never": Sub(_ADAPTERS, "False"),
     "without LoRA too": Sub(_ADAPTERS, "True"),
@@ -37,10 +40,15 @@ BY_HAND: ByHand = {
     "put back by subtraction": Sub(_BACKUP, ""),
     "not loaded": Sub(_OFFLOADS, "if False:"),
     "always loaded": Sub(_OFFLOADS, "if True:"),
+    "no synchronize": Sub(_WAITS, "pass"),
+    "synchronize before the send": Sub(_WAITS, "device.get_torch_device().synchronize()"),
 }
 MUTANTS = [Mutants("verl", ("0.7.1", "0.9.1"), BY_HAND)]
 _HALVES = {
-    "half: without the context": Other(without("with merged:", "with nullcontext():"), ("fsdp2-two", "fsdp1-one")),
+    "half: without the context": Other(without(re.escape(_ENTERS), "print("), ("fsdp2-two", "fsdp1-one")),
+    "half: without the wait": Other(
+        without(re.escape(_WAITS), "pass"), ("fsdp1-two-offload",), "differs: .*own weights"
+    ),
 }
 PROOFS = [Proofs("verl", [Release(version, core=version == "0.9.1") for version in RELEASES], _HALVES)]
 FUZZ = Fuzz(CASES, 2, "get_per_tensor_param|send_weights|backend|effective_mode", examples=40)

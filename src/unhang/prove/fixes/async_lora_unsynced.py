@@ -1,22 +1,25 @@
 """verl: its real worker and engine send a small model with LoRA to a rollout, three times while the adapters grow.
 
 The rollout has the base weights from the start, and room for adapters; its policy is compared with what peft merges in
-one process. The sender hands over what it is given. To copy to the CPU makes a copy under FSDP1, as it does from a GPU.
+one process. The sender hands over what it is given. FSDP1 copies to the CPU as it does from a GPU.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, patch
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import verl_lora
 from ..ranks.verl_lora import ENGINE, RANK, UTILS, module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 WARM = ("torch", "torch.distributed.fsdp", "transformers", "peft", "tensordict")
 _ONE, _TWO = Topology(), Topology(dp=2)
@@ -28,7 +31,7 @@ CASES = (
     Case("fsdp2-two-policy", _TWO, DIFFERS, _WHERE, {"policy": True}),
     Case("fsdp2-one", _ONE, DIFFERS, _WHERE, core=True),
     Case("fsdp1-two", _TWO, DIFFERS, _WHERE, {"fsdp": 1}, core=True),
-    Case("fsdp1-two-offload", _TWO, DIFFERS, _WHERE, {"fsdp": 1, "offload": True}),
+    Case("fsdp1-two-offload", _TWO, DIFFERS, _WHERE, {"fsdp": 1, "offload": True}, core=True),
     Case("fsdp1-one", _ONE, DIFFERS, _WHERE, {"fsdp": 1}),
     Case("colocated", _ONE, PASSED, options={"backend": "naive"}, core=True),
     Case("merged-two", _TWO, PASSED, options={"fsdp": 1, "merge": True}, core=True),
@@ -41,6 +44,7 @@ GRID = [
     Case("FSDP1, no LoRA", _TWO, PASSED, options={"fsdp": 1, "lora": False}),
     Case("no LoRA, offloaded", _TWO, PASSED, options={"lora": False, "offload": True}),
     Case("breaks", _TWO, PASSED, options={"breaks": True, "offload": True}),
+    Case("breaks, FSDP1", _TWO, PASSED, options={"breaks": True, "offload": True, "fsdp": 1}),
 ]
 HELD = {
     "delta_sharded": "it takes the weights from the engine itself",
@@ -59,7 +63,8 @@ def settings(case: Case) -> dict[str, Any] | None:
     options = case.options
     strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
     lora = {"lora_rank": RANK if options.get("lora", True) else 0, "lora.merge": options.get("merge", False)}
-    known = {"actor_rollout_ref.rollout.checkpoint_engine.backend": options.get("backend", "nccl")}
+    rollout = {"name": "vllm", "checkpoint_engine.backend": options.get("backend", "nccl")}
+    known = {f"actor_rollout_ref.rollout.{name}": value for name, value in rollout.items()}
     return None if "breaks" in options else {"strategy": strategy, **lora, **known}
 
 
@@ -72,13 +77,16 @@ def prepare() -> None:
 
 def on_rank(case: Case, rank: int) -> list[Sync]:
     """Sync several times; after each, the adapters grow."""
-    import torch
-
     case = case._replace(options={"merge": False, **case.options})
-    engine, syncs = verl_lora.fsdp_engine(case, _job(case)), list[Sync]()
+    engine = verl_lora.fsdp_engine(case, _job(case))
     engine.to = lambda *_, **__: None
-    if case.options.get("fsdp") == 1:
-        torch.Tensor.cpu = lambda self, *_, **__: self.detach().clone()
+    with _late_copies() if case.options.get("fsdp") == 1 else nullcontext(Mock()) as wait:
+        return _syncs(case, engine, wait)
+
+
+def _syncs(case: Case, engine: Any, wait: Callable[[], None]) -> list[Sync]:
+    """Return what is sent at each sync; after it, wait for what still copies to the CPU."""
+    syncs = list[Sync]()
     for _ in range(3):
         before, arrived = verl_lora.parts(engine.module), dict[str, Any]()
         steps = Mock(**{f"{name}.side_effect": vars(module(ENGINE))[name] for name in _STEPS})
@@ -87,10 +95,39 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
         given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
         with suppress(BrokenPipeError):
             asyncio.run(worker.update_weights(**given))
+        wait()
         is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
         syncs.append((arrived, is_kept, [name for name, *_ in steps.mock_calls]))
         verl_lora.grow(engine.module)
     return syncs
+
+
+@contextmanager
+def _late_copies() -> Iterator[Callable[[], None]]:
+    """Copy to the CPU as from a GPU: to other memory, and late in an offload. Yield what waits for that, as a GPU."""
+    import torch
+
+    engine, late = module(ENGINE), list[tuple[Any, Any]]()
+    offloads = engine.offload_fsdp_model_to_cpu
+
+    def offload(model: Any) -> None:
+        offloads(model)
+        late.extend((it.data, it.data.clone()) for it in model.parameters())
+        for host, _ in late:
+            host.zero_()
+
+    def wait() -> None:
+        while late:
+            host, values = late.pop()
+            host.copy_(values)
+
+    device = SimpleNamespace(synchronize=wait)
+    with (
+        patch.object(torch.Tensor, "cpu", lambda self, *_, **__: self.detach().clone()),
+        patch.object(engine, "offload_fsdp_model_to_cpu", offload),
+        patch.dict(vars(module("verl.utils.device")), get_torch_device=lambda: device),
+    ):
+        yield wait
 
 
 def wrong(case: Case, ranks: list[list[Sync]]) -> str:
