@@ -175,7 +175,7 @@ def _delta(name: str, adapter: dict[str, Any]) -> Any:
 
 def _job(case: Case) -> Any:
     options = case.options
-    return SimpleNamespace(lora=options.get("lora", True), dtype=options.get("dtype", "float32"), has_whole=False)
+    return SimpleNamespace(lora=options.get("lora", True), dtype=options.get("dtype", "float32"), has_whole=True)
 
 
 def _weights(case: Case, model: Any, *, merges: bool) -> dict[str, Any]:
