@@ -41,6 +41,7 @@ COVERED_BY = {
     "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/routers.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",
+    "src/unhang/prove/ranks/verl_lora.py": "proofs/test_proofs.py",
     "src/unhang/pins/values.py": "pins/test_files.py",
     "src/unhang/tell/advice.py": "cli/test_check_lock.py",
     "src/unhang/tell/upgrade_text.py": "cli/test_matrix_command.py",

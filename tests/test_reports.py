@@ -13,7 +13,7 @@ from unhang.judge.decide import NEEDED
 from unhang.shapes import catalog
 
 NO_FIX_HERE = {
-    "async-lora-never-synced": "a refusal cures nothing",
+    "async-lora-never-synced": "async-lora-unsynced cures it, and what upstream is asked for is to refuse it meanwhile",
     "router-token-scale": "upstream has cured a part of it, and the rest from 0.19 on is what the report is about",
 }
 """Reports on defects of which the matrix says nothing, or that upstream has a fix."""

@@ -64,6 +64,8 @@ OURS = {
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
+    "rollout keeps sampling from the initial policy": "async-lora-unsynced",
+    "lora adapter never reaches vllm with checkpoint engine nccl": "async-lora-unsynced",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""

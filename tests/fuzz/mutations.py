@@ -348,7 +348,7 @@ def call_arguments(text: Text, choice: random.Random) -> bytes:
 
 def parameters(text: Text, choice: random.Random) -> bytes:
     """Add, drop, rename or reorder a parameter of the function or a nested one, or change a default."""
-    node = choice.choice([node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef)])
+    node = choice.choice([node for node in ast.walk(text.function) if isinstance(node, shape.Function)])
     (copy,) = ast.parse(f"def f({ast.unparse(node.args)}): pass").body
     assert isinstance(copy, ast.FunctionDef)
     new, kind = copy.args, choice.randrange(5)
@@ -374,7 +374,7 @@ def parameters(text: Text, choice: random.Random) -> bytes:
 def decorate(text: Text, choice: random.Random) -> bytes:
     """Decorate a nested function or the function itself."""
     nested = [
-        node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef) and node is not text.function
+        node for node in ast.walk(text.function) if isinstance(node, shape.Function) and node is not text.function
     ]
     chosen = choice.choice(nested) if nested and choice.random() < 0.7 else text.function
     row = min([chosen.lineno, *(node.lineno for node in chosen.decorator_list)]) - 1
@@ -428,7 +428,7 @@ def one_line_block(text: Text, choice: random.Random) -> bytes:
     place = text.pick(choice, lambda place: isinstance(place.node, ast.If) and len(place.node.body) == 1)
     assert isinstance(place.node, ast.If)
     body = place.node.body[0]
-    if isinstance(body, (ast.If, ast.For, ast.With, ast.FunctionDef, ast.Try)) or body.lineno != body.end_lineno:
+    if isinstance(body, (ast.If, ast.For, ast.With, shape.Function, ast.Try)) or body.lineno != body.end_lineno:
         raise NothingToDo
     if body.lineno != (place.node.test.end_lineno or 0) + 1 or b"#" in text.lines[body.lineno - 2]:
         raise NothingToDo
@@ -460,7 +460,7 @@ def explode(text: Text, choice: random.Random) -> bytes:
 
 def docstring(text: Text, choice: random.Random) -> bytes:
     """Add, change or drop a docstring."""
-    function = choice.choice([node for node in ast.walk(text.function) if isinstance(node, ast.FunctionDef)])
+    function = choice.choice([node for node in ast.walk(text.function) if isinstance(node, shape.Function)])
     first = function.body[0]
     row, indentation = first.lineno - 1, text.lines[first.lineno - 1][: first.col_offset]
     if ast.get_docstring(function) is not None:
@@ -473,7 +473,7 @@ def docstring(text: Text, choice: random.Random) -> bytes:
 
 def reindent(text: Text, choice: random.Random) -> bytes:
     """Indent a block deeper than the others."""
-    place = text.pick(choice, lambda place: isinstance(place.node, (ast.If, ast.For, ast.With, ast.FunctionDef)))
+    place = text.pick(choice, lambda place: isinstance(place.node, (ast.If, ast.For, ast.With, shape.Function)))
     if b'"""' in text.text(place) or b"'''" in text.text(place) or b"\\\n" in text.text(place):
         raise NothingToDo
     start, end = _rows(getattr(place.node, "body", []))

@@ -17,6 +17,8 @@ from unhang.shapes import catalog
 ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 PPO = "python -m verl.trainer.main_ppo"
 GRPO = f"{PPO} algorithm.adv_estimator=grpo"
+ROLLOUT = "actor_rollout_ref.rollout"
+BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
 MERGED = f"{MODEL}.lora_rank=8 +{MODEL}.lora.merge=True"
 MODEL_OF_SETS = "a model that makes buffers in the order of a set (Gemma 3, 4)"
 # facts, which no setting tells: of all these jobs they hold
@@ -67,6 +69,11 @@ JOBS = [
     ("merged-lora-stale-sync", "verl 0.7.1",
         f"{GRPO} trainer.use_legacy_worker_impl=disable {ACTOR}.fsdp_config.strategy=fsdp2 {MERGED}", {
         f"{ACTOR}.fsdp_config.strategy=fsdp": CANNOT, "trainer.use_legacy_worker_impl=auto": CANNOT,
+    }),
+    ("async-lora-unsynced", "verl 0.9.1", f"{GRPO} {MODEL}.lora_rank=8 {BACKEND}=nccl", {
+        f"{BACKEND}=naive": CANNOT, f"{BACKEND}=delta_sharded": CANNOT, f"{MODEL}.lora_rank=0": CANNOT,
+        f"+{MODEL}.lora.merge=True": CANNOT, f"{ACTOR}.strategy=fsdp2": STRIKES, f"{ROLLOUT}.name=vllm": STRIKES,
+        f"{ROLLOUT}.name=sglang": CANNOT, f"{ROLLOUT}.name=trtllm": CANNOT,
     }),
     ("mtp-cp-deadlock", "verl 0.7.1",
         f"{GRPO} --config-name=ppo_megatron_trainer {MODEL}.mtp.enable=True {ACTOR}.megatron.context_parallel_size=2 "

@@ -165,7 +165,7 @@ def test_a_real_function_with_one_more_statement_is_nearest_to_itself() -> None:
             found[0].body[-1:-1] = ast.parse("made_up = 'by a fork'").body
             text = ast.unparse(found[0])
             (changed,) = ast.parse(text).body
-            assert isinstance(changed, ast.FunctionDef)
+            assert isinstance(changed, (ast.FunctionDef, ast.AsyncFunctionDef))
             table, releases = catalog.shape_table(), catalog.releases()[target.upstream]
             near = nearest(target, changed, text.encode(), table, catalog.outlines(target.fix), releases)
             assert near is not None

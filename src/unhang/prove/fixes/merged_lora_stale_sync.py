@@ -8,20 +8,17 @@ CPU has no other device to move the model to, so the steps of a sync are followe
 from __future__ import annotations
 
 import ast
-import importlib
 import itertools
 import sys
-from collections import OrderedDict
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, PASSED, Case, Topology
-from ..ranks import shims
-from ..ranks.around import Around, any_module
+from ..ranks import verl_lora
+from ..ranks.verl_lora import ENGINE, RANK, UTILS, module
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -81,12 +78,10 @@ def _settings() -> Iterator[Case]:
 GRID = [*_settings()]
 HELD = {r"\(not _skip_staging\)": "what the rewrite reads late has adapters, and upstream skips none of those"}
 YOURS = Case("yours", Topology(), DIFFERS, _WHERE)
-_ENGINE, _UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_utils"
 _TYPES, _METHOD = "verl.utils.torch_dtypes", "_merged_lora_per_tensor_param"
-_SYNCS, _WIDTH, _RANK = 3, 16, 4
+_SYNCS = 3
 _CLOSE = 0.02
 """How far rounding to bfloat16 may take the weights of one layer."""
-_MIXED: dict[Any, Any] = {"none": None, "{}": {}, "fp32": {"param_dtype": "fp32"}}
 
 
 class Sync(NamedTuple):
@@ -114,7 +109,7 @@ def settings(case: Case) -> dict[str, Any]:
     return {
         **{"version verl": "0.8.0", "use_legacy_worker_impl": None},
         **{"strategy": strategy, "fsdp_config.strategy": strategy},
-        "lora_rank": _RANK if options.get("lora", True) else 0,
+        "lora_rank": RANK if options.get("lora", True) else 0,
         "lora.merge": options.get("merge", True),
         _KEEPS: options.get("keeps", False),
     }
@@ -125,12 +120,7 @@ _KEEPS = "a sender of your own stops before the last weight, or saves or syncs b
 
 def prepare() -> None:
     """Import the real engine for a CPU."""
-    shims.cuda_on_cpu()
-    sys.meta_path.insert(0, Around("verl", (_ENGINE, _UTILS, _TYPES, "verl.utils.model"), any_module))
-    engine, utils = _module(_ENGINE), _module(_UTILS)
-    engine.get_device_id = lambda: shims.DEVICE
-    engine.unfuse_moe_params = lambda params, model_type: params  # it splits the experts of some models
-    utils.get_device_name, utils.get_torch_device = lambda: shims.DEVICE, MagicMock()
+    verl_lora.prepare(_TYPES)
     sys.modules["verl.utils.qat.quantizer"] = SimpleNamespace(QATQuantizer=_Quantizer)  # type: ignore[assignment]
 
 
@@ -176,10 +166,10 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     job, syncs = _job(case), list[Sync]()
     if job.lora and not job.merges and case.options.get("fsdp") == 1 and case.topology.world > 1:
         return syncs  # FSDP1 collects adapters on CUDA alone: ranks of a CPU die
-    widest, engine = _widest(case), _engine(case)
+    widest, engine = _widest(case), verl_lora.fsdp_engine(case, _job(case))
     kept: list[Any] = []
     for number in range(case.options.get("syncs", _SYNCS)):
-        before, steps = _parts(engine.module), _followed()
+        before, steps = verl_lora.parts(engine.module), _followed()
         params, config = _sent(engine, bool(number))
         sent = []
         for pair in itertools.islice(params, case.options.get("reads")):
@@ -191,7 +181,7 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
             params.close()
         faults = {
             "the model does not have its own weights after a sync": all(
-                map(lambda one, other: bool((one == other).all()), before, _parts(engine.module))
+                map(lambda one, other: bool((one == other).all()), before, verl_lora.parts(engine.module))
             ),
             "another configuration of the adapters": config in ("none", _configuration(case, engine.module)),
             "a weight is wider than without LoRA": max(it.itemsize for _, it in sent) <= widest,
@@ -199,7 +189,7 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
         }
         fault = next((fault for fault, is_right in faults.items() if not is_right), "")
         syncs.append(Sync({name: it.detach().clone() for name, it in sent}, fault))
-        _grow(engine.module)
+        verl_lora.grow(engine.module)
     return syncs
 
 
@@ -215,8 +205,8 @@ def _widest(case: Case) -> int:
     """Return how many bytes a number may take that arrives: with merged adapters, as many as without any."""
     if not _job(case).merges or _quantizes(case):
         return 4
-    without = _engine(case._replace(options={**case.options, "lora": False}))
-    return max([2, *(int(it.itemsize) for _, it in _sent(without, False)[0])])
+    without = case._replace(options={**case.options, "lora": False})
+    return max([2, *(int(it.itemsize) for _, it in _sent(verl_lora.fsdp_engine(without, _job(without)), False)[0])])
 
 
 def _configuration(case: Case, model: Any) -> dict[str, Any] | None:
@@ -239,7 +229,7 @@ def _is_in_order(case: Case, steps: Sequence[str]) -> bool:
 def _followed() -> list[str]:
     """Return a list to which the steps of a sync will be added."""
     steps: list[str] = []
-    engine, utils, torch = map(_module, (_ENGINE, _UTILS, "torch"))
+    engine, utils, torch = map(module, (ENGINE, UTILS, "torch"))
 
     def moving(step: str, real: Any) -> Any:
         def moved(*given: Any) -> Any:
@@ -289,46 +279,19 @@ def _job(case: Case) -> Job:
 
 def _quantizes(case: Case) -> bool:
     """Return whether the weights are quantized, which older functions do not know."""
-    known = _module(_ENGINE).FSDPEngine.get_per_tensor_param.__code__.co_names
+    known = module(ENGINE).FSDPEngine.get_per_tensor_param.__code__.co_names
     return bool(case.options.get("qat")) and "_qat_enabled" in known
 
 
 @cache
 def _rights(job: Job) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the weights of one process that the rollout must get in each sync, and those of the base model."""
-    model, found = _model(job), []
+    model, found = verl_lora.small_model(job), []
     for number in range(job.syncs):
         base = {name.replace(".base_layer", ""): it for name, it in _weights(job, model, False, False).items()}
         found.append((_weights(job, model, job.merges, bool(number)), base))
-        _grow(model)
+        verl_lora.grow(model)
     return found
-
-
-def _grow(model: Any) -> None:
-    import torch
-
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "lora_B" in name:
-                weight.mul_(1.5)
-
-
-def _model(job: Job) -> Any:
-    """Return a model of three layers, of which one has an adapter; and of a fourth one that has, if it is whole."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(0)
-    names = ("q", "norm", *(["k"] if job.has_whole else []))
-    layers: dict[str, Any] = {
-        name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")
-    }
-    block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in names]))
-    model: Any = torch.nn.Sequential(OrderedDict(block=block, head=layers["head"]))
-    model._checkpoint_conversion_mapping = {"^stem": "block"}  # as transformers renames weights
-    if job.lora:
-        model = get_peft_model(model, LoraConfig(r=_RANK, target_modules=["q", "k"], init_lora_weights=False))
-    return model.to(getattr(torch, job.dtype))
 
 
 def _weights(job: Job, model: Any, merges: bool, synced: bool) -> dict[str, Any]:
@@ -352,57 +315,6 @@ def _named(name: str, config: Any) -> str:
     layer, _, own = name.rpartition(".")
     wrapped = config is not None and layer.rpartition(".")[2] in config.target_modules
     return f"{layer}{'.base_layer' * wrapped}.{own}".replace("block", "stem")
-
-
-def _engine(case: Case) -> Any:
-    """Return an engine with a model under FSDP, as verl sets it up."""
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import (
-        CPUOffloadPolicy,
-        FullStateDictConfig,
-        FullyShardedDataParallel,
-        OffloadPolicy,
-        ShardedStateDictConfig,
-        StateDictType,
-        fully_shard,
-    )
-
-    model, ranks = _model(_job(case)), case.topology.world
-    mesh = init_device_mesh(shims.DEVICE, (ranks,))
-    if case.options.get("fsdp") == 1:
-        _module(_UTILS).get_device_id = lambda: 0
-        model = FullyShardedDataParallel(
-            model, device_mesh=mesh, use_orig_params=True, device_id=torch.device(shims.DEVICE)
-        )
-        kinds = (StateDictType.FULL_STATE_DICT, FullStateDictConfig())
-        if ranks > 1:
-            kinds = (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig())
-        FullyShardedDataParallel.set_state_dict_type(model, *kinds)
-    else:
-        _module(_UTILS).get_device_id = lambda: shims.DEVICE
-        policy = CPUOffloadPolicy(pin_memory=False) if case.options.get("policy") else OffloadPolicy()
-        block = (model.base_model.model if hasattr(model, "peft_config") else model).block
-        whole = {*block.k.parameters()} if case.options.get("whole") else None
-        for part in (block, model):
-            fully_shard(part, mesh=mesh, offload_policy=policy, ignored_params=whole)
-    engine = object.__new__(_module(_ENGINE).FSDPEngine)
-    engine.module, engine._is_offload_param = model, case.options.get("offload", False)
-    engine.model_config = SimpleNamespace(lora={"merge": case.options.get("merge", True)}, hf_config=MagicMock())
-    engine._uses_fsdp2_cpu_offload_policy = case.options.get("policy", False)
-    engine._qat_enabled, mixed = bool(qat := case.options.get("qat")), _MIXED.get(qat)
-    engine._qat_config, engine.engine_config = MagicMock(ignore_patterns=()), SimpleNamespace(mixed_precision=mixed)
-    return engine
-
-
-def _parts(model: Any) -> list[Any]:
-    """Return a copy of what this rank has of each weight."""
-    parts = [getattr(it, "_local_tensor", it) for it in model.parameters()]
-    return [it.detach().clone() for it in parts]
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 class _Quantizer:
