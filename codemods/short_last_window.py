@@ -29,19 +29,17 @@ class ComputeLoss(Codemod):
     Before::
 
         def compute_loss(self, model, inputs):
-            loss = model(inputs)
-            loss = loss / self.args.gradient_accumulation_steps
+            loss = model(inputs) / self.args.gradient_accumulation_steps
             return loss
 
     After::
 
         def compute_loss(self, model, inputs):
-            loss = model(inputs)
             # unhang short-last-window: the last window of an epoch may have fewer micro-batches
             window = self.args.gradient_accumulation_steps
             if model.training:
                 window = getattr(self, 'current_gradient_accumulation_steps', window)
-            loss = loss / window
+            loss = model(inputs) / window
             return loss
 
     A factor that the division takes back, as in DPO with packing, is made of the same count.
@@ -49,8 +47,8 @@ class ComputeLoss(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_OWN])
-        rows = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.AnnAssign, ast.AugAssign))]
-        rows = sorted((it for it in rows if _ALL in expression(it)), key=lambda it: it.lineno)
+        stored = [it for it in ast.walk(function) if isinstance(it, (ast.Assign, ast.AnnAssign, ast.AugAssign))]
+        rows = sorted((it for it in stored if _ALL in expression(it)), key=lambda it: it.lineno)
         texts = [expression(it) for it in rows]
         once([at for text in texts for at in _DIVIDED.findall(text)], f"... / {_ALL}")
         new = [_OURS.format(model=function.args.args[1].arg, row=text.replace(_ALL, _OWN)) for text in texts]

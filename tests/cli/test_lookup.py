@@ -64,6 +64,8 @@ OURS = {
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
+    "grad_norm of the last step of each epoch is half of the others": "short-last-window",
+    "too small a gradient norm in the last step of an epoch, dpo with accumulation": "short-last-window",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""

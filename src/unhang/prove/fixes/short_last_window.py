@@ -6,7 +6,6 @@ is linear. What the trainers import besides is a stand-in, and so is trl's loss.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import tempfile
@@ -37,17 +36,18 @@ def _case(job: str, name: str, core: bool = False, **options: Any) -> Case:
     options["may_pass"] = job in ("Trainer", _FUNCTION)  # in 4.6.0
     is_hit = options["batches"] % options["steps"] and options["accepts"] and options.get("labels", True)
     ends = (DIFFERS, _WHERE) if is_hit else (PASSED, "")
-    return Case(f"{name}-{job}", Topology(), *ends, options, core)
+    return Case(f"{name}-{job}", Topology(), *ends, options, core, DIFFERS if "stream" in options else PASSED)
 
 
-CASES = tuple(
-    _case(job, name, batches=batches, core=batches != 5)
-    for job in _PLACES
-    for name, batches in (("half", 6), ("one", 5), ("whole", 8))
+CASES = (
+    *(_case(job, "half", core=True) for job in _PLACES),
+    *(_case(job, "one", batches=5) for job in _PLACES),
+    *(_case(job, "whole", batches=8, core=True) for job in _PLACES),
+    _case(_DPO, "streaming", stream=True, beyond=True),
 )
 _LABELLED = [job for job in _PLACES if job != _FUNCTION]
 GRID = [
-    *CASES,
+    *CASES[:-1],
     *(_case(job, "never whole", batches=3) for job in _PLACES),
     *(_case(job, "no count", batches=8, uncounted=True) for job in _PLACES),
     *(_case(job, "counted all the same", accepts=False, steps=1, counted=True) for job in _PLACES),
@@ -71,8 +71,9 @@ def settings(case: Case) -> dict[str, Any] | None:
     kinds = {"Trainer": "seq_cls", _FUNCTION: options.get("task", "reranker")}
     return {
         **{"task_type": kinds.get(options["job"]), "gradient_accumulation_steps": options["steps"]},
-        **{"rlhf_type": {_MIXIN: "kto", _DPO: "dpo"}.get(options["job"]), "version ms-swift": "4.5.3"},
-        "the last step of an epoch has fewer micro-batches": options["batches"] % options["steps"] > 0,
+        **{"rlhf_type": {_MIXIN: "cpo", _DPO: "dpo"}.get(options["job"]), "version ms-swift": "4.5.3"},
+        **{"streaming": "stream" in options, "deepspeed": None, "version accelerate": "1.15"},
+        "a step is cut short": options["batches"] % options["steps"] > 0,
         "ms-swift divides the loss": options["accepts"] and options.get("labels", True),
     }
 
@@ -101,7 +102,7 @@ def _place(job: str) -> str:
 def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     """Train for an epoch, and evaluate. Return the gradient of each step, and the loss of the evaluation."""
     import torch
-    from torch.utils.data import SequentialSampler
+    from torch.utils.data import IterableDataset, SequentialSampler
     from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
     from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -113,25 +114,19 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
         row.update({"attention_mask": torch.ones(1, dtype=torch.int64)} if options["mask"] else {})
 
     class Linear(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(3))
-
         def forward(self, values: Any, labels: Any = None, **_: Any) -> Any:
             logits = (values * self.weight).sum(1)
             rows = logits[:, None] if options["task"] == _GENERATIVE else logits
             return SequenceClassifierOutput(loss=(logits**2).mean(), logits=rows)
 
-    class Seen(TrainerCallback):  # type: ignore[misc]
-        def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
-            steps.append(model.weight.grad.tolist())
-
-    def of_pairs(self: Any, model: Any, batch: Any, pair_loss_scale: Any = 1 / _ROWS, **_: Any) -> tuple[Any, Any]:
+    def of_pairs(self: Any, model: Any, batch: Any, pair_loss_scale: Any = None, **_: Any) -> tuple[Any, Any]:
         return model(**batch).loss * _ROWS * (pair_loss_scale or 1 / _ROWS), {}
 
-    def of_trl(self: Any, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
-        loss = model(**inputs).loss
-        return (loss, {}) if return_outputs else loss
+    def of_trl(self: Any, model: Any, batch: Any, return_outputs: bool = False) -> Any:
+        return of_pairs(self, model, batch) if return_outputs else of_pairs(self, model, batch)[0]
+
+    def seen(*_: Any, model: Any, **__: Any) -> None:
+        steps.append(model.weight.grad.tolist())
 
     members = {it: getattr(Trainer, it) for it in ("training_step", "prediction_step", "log", "_prepare_inputs")}
     members.update(dict.fromkeys(("store_metrics", "_compute_acc"), lambda *_, **__: None))
@@ -147,14 +142,18 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     job.task_type, job._peft_has_been_casted_to_bf16 = options["task"], options["cast"]
     none = {"save_strategy": "no", "logging_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     sizes: dict[str, Any] = {f"per_device_{it}_batch_size": _ROWS for it in ("train", "eval")}
-    sizes |= {"gradient_accumulation_steps": options["steps"], "num_train_epochs": 1, "learning_rate": 0.0}
-    more = {"remove_unused_columns": False, "prediction_loss_only": True, "max_grad_norm": 0.0}
-    args = TrainingArguments(tempfile.gettempdir(), **none, **sizes, **more)
+    sizes |= {"gradient_accumulation_steps": options["steps"], "max_steps": 2 if "stream" in options else -1}
+    more = {"remove_unused_columns": False, "prediction_loss_only": True, "max_grad_norm": 0.0, "learning_rate": 0.0}
+    args = TrainingArguments(tempfile.gettempdir(), **none, **sizes, **more, num_train_epochs=1)
     args.task_type = options["task"]
     func = _squares if options["task"] == _GENERATIVE else lambda *given, **_: _squares(*given)
     given: dict[str, Any] = {"compute_loss_func": func} if name == _FUNCTION and options["given"] else {}
-    given |= {"train_dataset": rows, "eval_dataset": rows[:_ROWS], "callbacks": [Seen()]}
-    Trainer.__init__(job, Linear(), args, lambda of: {"attention_mask": None, **default_data_collator(of)}, **given)
+    stream = type("Stream", (IterableDataset,), {"__iter__": lambda _: iter(rows)})()
+    given |= {"train_dataset": stream if "stream" in options else rows, "eval_dataset": rows[:_ROWS]}
+    given["callbacks"] = [type("Seen", (TrainerCallback,), {"on_pre_optimizer_step": seen})()]
+    model = Linear()
+    model.weight = torch.nn.Parameter(torch.ones(3))
+    Trainer.__init__(job, model, args, lambda of: {"attention_mask": None, **default_data_collator(of)}, **given)
     job.model_accepts_loss_kwargs = options["accepts"]
     Trainer.train(job)
     return steps, job.evaluate().get("eval_loss")
@@ -189,4 +188,6 @@ def _due(case: Case) -> list[list[float]]:
     """Return the gradient of each step: of the mean of its rows' squared sums, the mean of 2 times sum times row."""
     rows = _values(case.options["batches"])
     each = 2 * rows.sum(1, keepdim=True) * rows
-    return [it.mean(0).tolist() for it in each.split(case.options["steps"] * _ROWS)]
+    whole, *rest = each.split(case.options["steps"] * _ROWS)
+    rest = [each] if "stream" in case.options else rest  # no step ends with the epoch
+    return [it.mean(0).tolist() for it in (whole, *rest)]
