@@ -307,9 +307,9 @@ def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
     A store to `__call__` is none of these: no method is looked up by it.
     """
     for node in ast.walk(owner):
-        is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
-        is_stored = is_stored and node.attr != "__call__"
-        if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
+        stored = node.attr if isinstance(node, ast.Attribute) and _is_stored(node) else ""
+        is_special = _DUNDER.fullmatch(stored) and stored != "__call__"
+        if isinstance(node, ast.expr) and (is_special or _is(node, name)):
             yield node.lineno
         elif isinstance(node, ast.keyword) and node.arg == name:  # of `self.__dict__.update`
             yield node.value.lineno
