@@ -66,6 +66,8 @@ OURS = {
     "effective learning rate varies with accumulation": "grpo-window-scale",
     "rollout keeps sampling from the initial policy": "async-lora-unsynced",
     "lora adapter never reaches vllm with checkpoint engine nccl": "async-lora-unsynced",
+    "grad_norm of the last step of each epoch is half of the others": "short-last-window",
+    "too small a gradient norm in the last step of an epoch, dpo with accumulation": "short-last-window",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""

@@ -32,8 +32,9 @@ LATER = "a checkpoint in a later epoch"
 NONE_LEFT = "a micro-batch with no token left for MTP"
 MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
 ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
+SHORT = "a step is cut short"
 ALL_FACTS = (
-    *(MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
+    *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -123,6 +124,12 @@ JOBS = [
     ("resume-data-order", "ms-swift 4.6.0",
         "swift sft --resume_from_checkpoint output/checkpoint-6 --sequence_parallel_size 2", {
         "sequence_parallel_size=1": CANNOT,
+    }),
+    ("short-last-window", "ms-swift 4.5.2", "swift sft --task_type seq_cls --gradient_accumulation_steps 4", {
+        "gradient_accumulation_steps=1": CANNOT, "task_type=causal_lm": CANNOT, f"{SHORT}=False": CANNOT,
+    }),
+    ("short-last-window", "ms-swift 4.6.0", "swift rlhf --rlhf_type dpo --gradient_accumulation_steps 4", {
+        "rlhf_type=simpo": STRIKES, "rlhf_type=kto": CANNOT, "deepspeed=zero2": UNKNOWN,
     }),
     ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type grpo --tensor_model_parallel_size 2", {
         "rlhf_type=dpo": CANNOT, "rlhf_type=gkd": STRIKES, "tensor_model_parallel_size=1": CANNOT,

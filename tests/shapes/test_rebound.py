@@ -196,6 +196,7 @@ def test_what_nobody_can_tell(code: str, defined: str, name: str) -> None:
         (METHOD + "    def __getattribute__(self, name): pass\n", "C.f", (3,)),
         (METHOD + "    __getattribute__ = acme\n    def __new__(cls): pass\n", "C.f", (3, 4)),
         (METHOD + "    def g(self):\n        self.__dict__['f'] = x\n        self.__class__ = D\n", "C.f", (4, 5)),
+        ("from trl import DPOTrainer as D, X\ndel X.__init__, D.f\nD.__init__ = x\n" + METHOD, "C.f", (2, 3)),
         (METHOD + "    def g(self): setattr(self, 'f', x)\n", "C.f", (3,)),
         (METHOD + "    def g(self): self.__dict__.update(f=x)\n", "C.f", (3,)),
         ("def deco(g): return x\n@deco\n" + FUNCTION, "f", (2,)),
@@ -267,6 +268,8 @@ def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tup
         (FUNCTION + "class X:\n    y: int\nnames = tuple(sorted(X.__annotations__.keys()))\n", "f"),
         (FUNCTION + "from trl.import_utils import is_peft_available\nif is_peft_available(): import peft\n", "f"),
         (FUNCTION + "from datasets import Dataset\ndef g(x: Dataset | None = None): pass\n", "f"),
+        ("from trl import DPOTrainer as D\ndel D.__init__\n" + METHOD, "C.f"),
+        (METHOD + "    def g(self, m):\n        m.__class__.__call__ = x\n", "C.f"),
     ],
 )  # fmt: skip
 def test_what_is_harmless(code: str, name: str) -> None:

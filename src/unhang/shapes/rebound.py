@@ -302,10 +302,14 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 
 
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
-    """Yield the lines of a class that give its method's name to a call, or store to `__class__` and the like."""
+    """Yield the lines of a class that give its method's name to a call, or store to `__class__` and the like.
+
+    A store to `__call__` is none of these: no method is looked up by it.
+    """
     for node in ast.walk(owner):
-        is_stored = isinstance(node, ast.Attribute) and _is_stored(node) and _DUNDER.fullmatch(node.attr)
-        if isinstance(node, ast.expr) and (is_stored or _is(node, name)):
+        stored = node.attr if isinstance(node, ast.Attribute) and _is_stored(node) else ""
+        is_special = _DUNDER.fullmatch(stored) and stored != "__call__"
+        if isinstance(node, ast.expr) and (is_special or _is(node, name)):
             yield node.lineno
         elif isinstance(node, ast.keyword) and node.arg == name:  # of `self.__dict__.update`
             yield node.value.lineno
@@ -506,6 +510,8 @@ class _Import:
         reached = None
         if isinstance(node, ast.Attribute):
             owners = scope.get(node.value.id, [_STRANGE]) if isinstance(node.value, ast.Name) else [_STRANGE]
+            if isinstance(node.ctx, ast.Del) and {*map(str, self._origins(node, scope))} <= _of_upstreams()[1]:
+                return
             if not _DUNDER.fullmatch(node.attr):
                 if all(isinstance(it, (ast.ClassDef, *_FUNCTIONS)) for it in owners):  # `again` looks for its own class
                     return
