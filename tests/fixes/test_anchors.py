@@ -10,6 +10,7 @@ from textwrap import indent
 
 import pytest
 
+from proofs import suite
 from support import fixes, played, sources
 from support.sources import Case, Source
 from unhang.judge.rows import Source as Whole
@@ -177,7 +178,7 @@ def assert_renamed(case: Case, names: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", suite.one_function_each(CASES, lambda case: case.target.fix))
 def test_the_rewrite_of_an_edited_function_does_what_that_of_the_release_does(case: Case) -> None:
     """With prints and annotations everywhere, the scene shows what is on record."""
     changed = file_of(case, printing(annotated(function_of(case))))

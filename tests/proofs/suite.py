@@ -7,13 +7,15 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, unreadable
 from support import fixes, interpreters, wheels
@@ -101,6 +103,18 @@ def module(fix: str) -> Any:
 def everything() -> bool:
     """Return whether all proofs are wanted, instead of the core set."""
     return os.environ.get("UNHANG_PROOFS") == "all"
+
+
+def one_function_each(parameters: Sequence[Any], fix_of: Callable[[Any], str]) -> list[Any]:
+    """Return the parameters of a test; with the core set, all but the last of a fix are skipped."""
+    if os.environ.get("UNHANG_PROOFS") != "core":
+        return [*parameters]
+    last = {fix_of(it.values[0]): it.id for it in parameters}
+    skipped = pytest.mark.skip(reason="of the functions of a fix, the core set has one: `nox -s proofs` runs each")
+    return [
+        it if last[fix_of(it.values[0])] == it.id else pytest.param(*it.values, id=it.id, marks=[*it.marks, skipped])
+        for it in parameters
+    ]
 
 
 @cache
