@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -24,6 +24,7 @@ class InitEachParameterGroupBuffers(Codemod):
         def init_buffers(self):
             is_grad_buffer_distributed = True
             for group in self.parameter_groups:
+                group.transpose_weight_buffer = None
                 group.main_grad_buffer = DataParallelBuffer(
                     group.params, is_data_distributed=is_grad_buffer_distributed and dp_group.size() > 1
                 )
@@ -33,6 +34,7 @@ class InitEachParameterGroupBuffers(Codemod):
         def init_buffers(self):
             is_grad_buffer_distributed = True
             for group in self.parameter_groups:
+                group.transpose_weight_buffer = None
                 # unhang mfsdp-lone-shard: a group of one, too
                 group.main_grad_buffer = DataParallelBuffer(
                     group.params, is_data_distributed=is_grad_buffer_distributed
@@ -42,6 +44,8 @@ class InitEachParameterGroupBuffers(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         found = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and _is_lone(it)]
         names = [it.targets[0].attr for it in found if isinstance(it.targets[0], ast.Attribute)]
+        if "transpose_weight_buffer" not in mentioned(function):  # older ones do not overwrite a shard's bucket
+            raise AnchorError("transpose_weight_buffer")
         if not _is_set(function) or len(set(names)) != len(found) or "main_grad_buffer" not in names:
             raise AnchorError(f"main_grad_buffer = ...({_GIVEN}={_IS_SHARDED} and ....size() > 1)")
         given = [argument(it.value, _GIVEN) for it in found if isinstance(it.value, ast.Call)]
@@ -55,9 +59,9 @@ class InitEachParameterGroupBuffers(Codemod):
 
 
 def _is_set(function: Function) -> bool:
-    """Return whether one strategy is for all groups: upstream's fix asks for each group's own."""
+    """Return whether a constant says what is sharded: upstream's fix asks for each group's own strategy."""
     values = [found[1] for it in ast.walk(function) if (found := assigned(it)) and found[0] == _IS_SHARDED]
-    return {it.value for it in values if isinstance(it, ast.Constant)} == {True, False}
+    return any(isinstance(it, ast.Constant) for it in values)
 
 
 def _is_lone(row: ast.Assign) -> bool:

@@ -22,42 +22,72 @@ if TYPE_CHECKING:
 
 _AT = "the gradient of"
 _ONE, _TWO, _OWN = Topology(), Topology(dp=2), Topology(dp=2, ep=2)
-_NARROW, _BATCHES = {"grad_comm_dtype": "bfloat16"}, 3
-_SUMS, _FUSED = {"calculate_per_token_loss": True}, {"gradient_accumulation_fusion": True}
-_GRADS, _ONCE = "optim_grads", {"batches": 1}
+_BUFFERS = "fsdp_double_buffer", "maxpool_double_buffer"
+_BATCHES, _ONCE = 3, {"batches": 1}
+_SCALED, _MEAN, _SUMS = "gradient_reduce_div_fusion", "average_in_collective", "calculate_per_token_loss"
+_FUSED, _COMM = "gradient_accumulation_fusion", "grad_comm_dtype"
+_GRADS, _NARROW, _OLD = {"strategy": "optim_grads"}, {_COMM: "bfloat16"}, {"may_pass": True}  # right from 0.17 on
 CASES = (
-    Case("own-experts", _OWN, DIFFERS, f"{_AT} 0.experts.0.weight", core=True),
-    Case("own-experts-weights-whole", _OWN, DIFFERS, _AT, {"strategy": _GRADS}),
-    Case("own-experts-bf16", _OWN, DIFFERS, _AT, _NARROW, core=True),
-    Case("own-experts-fused", _OWN, DIFFERS, _AT, _FUSED, core=True),
-    Case("one-rank-bf16", _ONE, DIFFERS, _AT, _NARROW),
-    Case("shared-experts", _TWO, PASSED, core=True),
-    Case("shared-experts-fused", _TWO, PASSED, options=_FUSED),
-    Case("own-experts-no-shard", _OWN, PASSED, options={"strategy": "no_shard"}, core=True),
+    Case("own-experts-2", _OWN, DIFFERS, f"{_AT} 0.experts.0.weight", core=True),
+    Case("own-experts-weights-whole-2", _OWN, DIFFERS, _AT, _GRADS),
+    Case("own-experts-bf16-2", _OWN, DIFFERS, _AT, _NARROW, core=True),
+    Case("own-experts-fused-2", _OWN, DIFFERS, _AT, {_FUSED: True}, core=True),
+    Case("one-rank-bf16", _ONE, DIFFERS, _AT, _NARROW, core=True),
+    Case("one-rank-fused", _ONE, DIFFERS, _AT, {_FUSED: True}),
+    Case("hybrid-2", _TWO, DIFFERS, _AT, {"outer": "no_shard"}, core=True),
+    Case("shared-experts-2", _TWO, PASSED, core=True),
+    Case("shared-experts-fused-2", _TWO, PASSED, options={_FUSED: True}),
+    Case("own-experts-no-shard-2", _OWN, PASSED, options={"strategy": "no_shard"}, core=True),
 )
 GRID = [
-    *(case for case in CASES),
-    Case("own, a loss per token", _OWN, PASSED, options={**_SUMS, "newer": True}),
-    Case("own, a loss per token, bf16", _OWN, DIFFERS, options={**_SUMS, **_NARROW}),
-    Case("own, mean in the collective", _OWN, PASSED, options={"average_in_collective": True, "newer": True}),
-    Case("own, scaled before", _OWN, DIFFERS, options={"gradient_reduce_div_fusion": False}),
-    Case("own, one micro-batch", _OWN, PASSED, options={**_ONCE, "newer": True}),
+    *CASES,
+    Case("own, a loss per token", _OWN, DIFFERS, options={_SUMS: True, **_OLD}),
+    Case("own, a loss per token, bf16", _OWN, DIFFERS, options={_SUMS: True, **_NARROW}),
+    Case("own, mean in the collective", _OWN, DIFFERS, options={_MEAN: True, **_OLD}),
+    Case("own, scaled before", _OWN, DIFFERS, options={_SCALED: False}),
+    Case("own, one micro-batch", _OWN, DIFFERS, options={**_ONCE, **_OLD}),
     Case("own, one micro-batch, bf16", _OWN, DIFFERS, options={**_ONCE, **_NARROW}),
-    Case("own, optimizer's states", _OWN, PASSED, options={"strategy": "optim", "newer": True}),
-    Case("one rank", _ONE, PASSED, options={"newer": True}),
+    Case("own, optimizer's states", _OWN, PASSED, options={"strategy": "optim"}),
+    Case("one rank", _ONE, DIFFERS, options=_OLD),
+    Case("own, two buffers", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}}),
+    Case("own, two buffers, bf16", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}, **_NARROW}),
+    Case("own, two buffers of any size", _OWN, DIFFERS, options={"more": dict.fromkeys(_BUFFERS, True)}),
+    Case("own, no units", _OWN, DIFFERS, options={"units": False, **_GRADS}),
+    Case("own, frozen dense", _OWN, DIFFERS, options={"frozen": True}),
+    Case("own, weights as they are", _OWN, DIFFERS, options={"more": {"preserve_fp32_weights": False}, "main": None}),
     Case("shared, bf16", _TWO, PASSED, options=_NARROW),
-    Case("shared, weights whole", _TWO, PASSED, options={"strategy": _GRADS}),
-    Case("shared, scaled before", _TWO, PASSED, options={"gradient_reduce_div_fusion": False}),
-    Case("shared, outer ranks", _TWO, DIFFERS, options={"outer": "no_shard"}),
-    Case("shared, outer ranks sharded", _TWO, DIFFERS, options={"outer": "optim"}),
+    Case("shared, weights whole", _TWO, PASSED, options=_GRADS),
+    Case("shared, scaled before", _TWO, PASSED, options={_SCALED: False}),
+    Case("outer ranks, bf16", _TWO, DIFFERS, options={"outer": "no_shard", **_NARROW}),
+    # scaled by nobody from 0.17 on, whatever the size of a group
+    Case(
+        "outer ranks sharded, a loss per token, bf16", _TWO, DIFFERS, options={"outer": "optim", _SUMS: True, **_NARROW}
+    ),
 ]
-HELD: dict[str, str] = {}
+HELD = {
+    r"_group\.size|hybrid|hsdp|hfsdp|should_create|requires_grad|preserve_fp32|main_params|reduce_in_fp32": "which buffers",
+    "float8|uint8|high_precision|transpose|tbuf": "no weights in eight bits without a GPU",
+    "meta|reset_|p.device|HAVE_TE|check_gpu": "weights without data get theirs before any gradient",
+    "nccl_ub|buffer_all_in_one|get_rank|mbuf|not gbuf|ag_group|DTensor": "where memory is, and who gathers weights",
+    '_strategy [!=]= .optim(_grads_params)?"': "there is no other strategy, and hybrid sharding refuses the rest",
+    "is_expert_param": "no experts of their own before 0.16",
+}
 YOURS = Case("yours", _OWN, DIFFERS, _AT)
 
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
-    return {}
+    options, names = case.options, (_MEAN, _SUMS, _FUSED)
+    return {
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": options.get("strategy", "optim_grads_params"),
+        "a sharding group of one rank, such as experts' with EP = DP": case.topology != _TWO or "outer" in options,
+        "version megatron-core": "0.16.1" if "may_pass" in options else "0.19.2",
+        "megatron_fsdp_grad_comm_dtype": "bf16" if _COMM in options else None,
+        "several micro-batches a step": options.get("batches", _BATCHES) > 1,
+        "ranks": case.topology.world,
+        **{name: options.get(name, False) for name in names},
+    }
 
 
 def has_feature(function: ast.FunctionDef) -> bool:
@@ -68,11 +98,9 @@ def has_feature(function: ast.FunctionDef) -> bool:
 def prepare() -> None:
     """Import Megatron-FSDP for a CPU, and let gloo scale what it reduces."""
     shims.cuda_on_cpu()
-    import torch
     import torch.distributed as dist
     from torch.distributed import device_mesh
 
-    torch.cuda.current_device = lambda: 0  # a part of a device's name
     vars(device_mesh._mesh_resources).setdefault("child_to_root_mapping", {})
     dist._make_nccl_premul_sum = Scaled
     for name in ("all_reduce", "reduce_scatter_tensor"):
@@ -111,8 +139,9 @@ def on_rank(case: Case, rank: int) -> Gradients:
     from torch.distributed import device_mesh
 
     world, options, wrap = case.topology.world, case.options, _module().fully_shard_model
-    takes = inspect.signature(wrap).parameters
-    outer = options.get("outer")
+    takes, outer, strategy = inspect.signature(wrap).parameters, options.get("outer"), options.get("strategy")
+    if "mixed_precision_policy" not in takes:  # before 0.17 both of these have defects of their own
+        outer, strategy = outer and "no_shard", strategy if strategy != "optim" else "no_shard"
     sizes = {"outer": world, "dp": 1, "tp": 1} if outer else {"dp": world, "tp": 1}
     mesh = device_mesh.init_device_mesh(shims.DEVICE, (*sizes.values(),), mesh_dim_names=(*sizes,))
     experts = {"ep": case.topology.ep, **sizes, "dp": sizes["dp"] // case.topology.ep}
@@ -122,21 +151,32 @@ def on_rank(case: Case, rank: int) -> Gradients:
         given |= {"dp_outer_dim": "outer", "outer_dp_sharding_strategy": outer}
         given |= dict.fromkeys(("hybrid_fsdp_group", "hybrid_fsdp_expt_group"), torch.distributed.group.WORLD)
     if "mixed_precision_policy" in takes:
-        narrow = getattr(torch, options["grad_comm_dtype"]) if "grad_comm_dtype" in options else None
-        given["mixed_precision_policy"] = _module().MixedPrecisionPolicy(grad_comm_dtype=narrow)
-    given |= {name: options.get(name, False) for name in ("average_in_collective", "calculate_per_token_loss")}
-    start = _model(rank if case.topology.ep > 1 else 0)
-    if _FUSED.items() <= options.items():
+        narrow = getattr(torch, options[_COMM]) if _COMM in options else None
+        given["mixed_precision_policy"] = _module().MixedPrecisionPolicy(
+            grad_comm_dtype=narrow, main_params_dtype=options.get("main", torch.float32)
+        )
+    kind = "experts" if "expt_device_mesh" in takes else "others"
+    if kind == "others":  # before 0.16 none of these is right in any group of several ranks
+        options = {name: value for name, value in options.items() if name not in (_MEAN, _SCALED, _FUSED)}
+    given |= {name: options.get(name, False) for name in (_MEAN, _SUMS)}
+    start = _model(case, rank, kind)
+    if options.get("frozen") and "mixed_precision_policy" in takes:  # 0.16 has no hook for it
+        start[0].dense.weight.requires_grad_(False)
+    if options.get(_FUSED):
         for it in start.parameters():
             it.register_post_accumulate_grad_hook(_fused)
     model = wrap(
         start,
         **{name: given[name] for name in given if name in takes},
-        **{"fsdp_unit_modules": [type(start[0])], "device": torch.device(shims.DEVICE)},
-        **{"zero_dp_strategy": options.get("strategy", "optim_grads_params")},
+        **{name: value for name, value in options.get("more", {}).items() if name in takes},
+        **{
+            "fsdp_unit_modules": [type(start[0])] if options.get("units", True) else [],
+            "device": torch.device(shims.DEVICE),
+        },
+        **{"zero_dp_strategy": strategy or "optim_grads_params"},
         **{"preproc_state_dict_for_dcp_ckpt": False, "sync_model_each_microbatch": False},
     )
-    model.ddp_config.gradient_reduce_div_fusion = options.get("gradient_reduce_div_fusion", True)
+    model.ddp_config.gradient_reduce_div_fusion = options.get(_SCALED, True)
     batches = options.get("batches", _BATCHES)
     for batch in range(batches):
         model.is_last_microbatch = batch == batches - 1
@@ -149,23 +189,22 @@ def on_rank(case: Case, rank: int) -> Gradients:
 def wrong(case: Case, ranks: Sequence[Gradients]) -> str:
     """Return which gradient is not that of one process; empty if none is."""
     world, options = case.topology.world, case.options
-    models = [_model(rank if case.topology.ep > 1 else 0) for rank in range(world)]
-    for rank, model in enumerate(models):
+    kind = "experts" if any("experts" in name for name in ranks[0]) else "others"
+    due: list[dict[str, Any]] = []
+    for rank in range(world):
+        model = _model(case, rank, kind)
         for batch in range(options.get("batches", _BATCHES)):
             _loss(model, rank, batch).backward()
-    due = [{name: it.grad.flatten() for name, it in model.named_parameters()} for model in models]
-    whole = options.get("strategy") == "no_shard"
-    for name in due[0]:
-        own = case.topology.ep > 1 and "experts" in name
-        mean = world if not options.get("calculate_per_token_loss") else 1
-        mean = 1 if own and options.get("average_in_collective") else mean
-        of = [[rank] for rank in range(world)] if own else [[*range(world)]]
-        for members in of:
+        due.append({name: it.grad.flatten() for name, it in model.named_parameters()})
+    for name in [*due[0]][bool(options.get("frozen")) :]:  # the first is
+        is_own = case.topology.ep > 1 and "experts" in name
+        mean = 1 if options.get(_SUMS) or (is_own and options.get(_MEAN)) else world
+        for members in [[rank] for rank in range(world)] if is_own else [[*range(world)]]:
             wanted = (sum(due[rank][name] for rank in members) / mean).tolist()
             parts = [ranks[rank][name] for rank in members]
-            alike = whole or "outer" in options and options["outer"] == "no_shard"
-            for found in parts if alike else [[value for part in parts for value in part]]:
-                if len(found) != len(wanted) or any(abs(x - y) > 0.02 * abs(y) + 1e-6 for x, y in zip(found, wanted)):
+            whole = all(len(part) == len(wanted) for part in parts)
+            for found in parts if whole else [[value for part in parts for value in part]]:
+                if len(found) != len(wanted) or any(abs(x - y) > abs(y) / 50 for x, y in zip(found, wanted)):
                     return f"{_AT} {name} is {_rounded(found)}, due {_rounded(wanted)}"
     return ""
 
@@ -182,21 +221,23 @@ def _fused(param: Any) -> None:
     param.grad_added_to_main_grad = True
 
 
-def _model(number: int) -> Any:
-    """Return two blocks, each of a dense layer and an expert: the one of this number."""
+def _model(case: Case, rank: int, kind: str) -> Any:
+    """Return two blocks, each of a dense layer and an expert: the one of this rank, if ranks have their own."""
     import torch
 
     class Block(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, at: int) -> None:
             super().__init__()
             self.dense, expert = (torch.nn.Linear(2, 2, bias=False) for _ in range(2))
-            self.experts = torch.nn.ModuleList([expert])
-            for it, first in ((self.dense, at), (expert, at + number)):
+            setattr(self, kind, torch.nn.ModuleList([expert]))
+            own = rank if case.topology.ep > 1 and kind == "experts" else 0
+            for it, first in ((self.dense, at), (expert, at + own)):
                 it.weight.data.copy_(torch.tensor([[1.0, first], [-1.0, 2.0]]))
-            expert.weight.allreduce = False
+            if kind == "experts":
+                expert.weight.allreduce = False
 
         def forward(self, given: Any) -> Any:
-            return self.dense(given) + self.experts[0](given)
+            return self.dense(given) + getattr(self, kind)[0](given)
 
     return torch.nn.Sequential(Block(0), Block(1))
 
