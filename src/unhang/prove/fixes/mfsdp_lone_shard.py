@@ -49,10 +49,10 @@ GRID = [
     Case("own, one micro-batch, bf16", _OWN, DIFFERS, options={**_ONCE, **_NARROW}),
     Case("own, optimizer's states", _OWN, PASSED, options={"strategy": "optim"}),
     Case("one rank", _ONE, DIFFERS, options=_OLD),
-    Case("own, two buffers", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}}),
+    Case("own, two buffers", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}, **_GRADS}),
     Case("own, two buffers, bf16", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}, **_NARROW}),
     Case("own, two buffers of any size", _OWN, DIFFERS, options={"more": dict.fromkeys(_BUFFERS, True)}),
-    Case("own, no units", _OWN, DIFFERS, options={"units": False, **_GRADS}),
+    Case("own, no units", _OWN, DIFFERS, options={"units": False, **_GRADS, "more": {"fsdp_double_buffer": True}}),
     Case("own, frozen dense", _OWN, DIFFERS, options={"frozen": True}),
     Case("own, weights as they are", _OWN, DIFFERS, options={"more": {"preserve_fp32_weights": False}, "main": None}),
     Case("shared, bf16", _TWO, PASSED, options=_NARROW),
@@ -63,7 +63,7 @@ GRID = [
     Case("outer ranks sharded, sums, bf16", _TWO, DIFFERS, options={"outer": "optim", _SUMS: True, **_NARROW}),
 ]
 HELD = {
-    r"_group\.size|hybrid|hsdp|hfsdp|should_create|requires_grad|preserve_fp32|main_params|reduce_in_fp32": "which buffers",
+    r"_group\.size|hybrid|hsdp|hfsdp|should_create|requires_grad|_fp32|main_params": "which buffers there are",
     "float8|uint8|high_precision|transpose|tbuf": "no weights in eight bits without a GPU",
     "meta|reset_|p.device|HAVE_TE|check_gpu": "weights without data get theirs before any gradient",
     "nccl_ub|buffer_all_in_one|get_rank|mbuf|not gbuf|ag_group|DTensor": "where memory is, and who gathers weights",
@@ -141,8 +141,10 @@ def on_rank(case: Case, rank: int) -> Gradients:
 
     world, options, wrap = case.topology.world, case.options, _module().fully_shard_model
     takes, outer, strategy = inspect.signature(wrap).parameters, options.get("outer"), options.get("strategy")
-    if "mixed_precision_policy" not in takes:  # before 0.17 both of these have defects of their own
+    more = options.get("more", {})
+    if "mixed_precision_policy" not in takes:  # before 0.17 these have defects of their own, in each group
         outer, strategy = outer and "no_shard", strategy if strategy != "optim" else "no_shard"
+        more = more if strategy == "optim_grads" else {}
     sizes = {"outer": world, "dp": 1, "tp": 1} if outer else {"dp": world, "tp": 1}
     mesh = device_mesh.init_device_mesh(shims.DEVICE, (*sizes.values(),), mesh_dim_names=(*sizes,))
     experts = {"ep": case.topology.ep, **sizes, "dp": sizes["dp"] // case.topology.ep}
@@ -169,7 +171,7 @@ def on_rank(case: Case, rank: int) -> Gradients:
     model = wrap(
         start,
         **{name: given[name] for name in given if name in takes},
-        **{name: value for name, value in options.get("more", {}).items() if name in takes},
+        **{name: value for name, value in more.items() if name in takes},
         **{
             "fsdp_unit_modules": [type(start[0])] if options.get("units", True) else [],
             "device": torch.device(shims.DEVICE),
