@@ -76,16 +76,14 @@ YOURS = Case("yours", _OWN, DIFFERS, _AT)
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
-    options, names = case.options, (_MEAN, _SUMS, _FUSED)
+    options = case.options
     return {
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": options.get("strategy", "optim_grads_params"),
-        "a sharding group of one rank, such as experts' with EP = DP": case.topology != _TWO or "outer" in options,
+        "weights with one rank to shard over (EP = DP)": case.topology != _TWO or "outer" in options,
         "version megatron-core": "0.16.1" if "may_pass" in options else "0.19.2",
         "megatron_fsdp_grad_comm_dtype": "bf16" if _COMM in options else None,
-        "several micro-batches a step": options.get("batches", _BATCHES) > 1,
-        "ranks": case.topology.world,
-        **{name: options.get(name, False) for name in names},
+        "several micro-batches": options.get("batches", _BATCHES) > 1,
     }
 
 
