@@ -6,13 +6,15 @@ https://github.com/NVIDIA/Megatron-LM/issues/6660
 from __future__ import annotations
 
 import ast
+import re
 
-from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_IS_SHARDED, _GIVEN = "is_grad_buffer_distributed", "is_data_distributed"
-_BUFFERS = frozenset({"main_grad_buffer", "hfsdp_helper_gbuf", "hsdp_gbuf"})
+_IS_SHARDED = "is_grad_buffer_distributed"
+_LONE = re.compile(rf"{_IS_SHARDED} and \w+\.size\(\) > 1")
+_MAIN, _OTHERS = "group.main_grad_buffer", ("group.hfsdp_helper_gbuf", "group.hsdp_gbuf")
 _WHY = "# unhang mfsdp-lone-shard: a group of one, too"
 
 
@@ -42,14 +44,16 @@ class InitEachParameterGroupBuffers(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        found = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and _is_lone(it)]
-        names = [it.targets[0].attr for it in found if isinstance(it.targets[0], ast.Attribute)]
         if "transpose_weight_buffer" not in mentioned(function):  # older ones do not overwrite a shard's bucket
             raise AnchorError("transpose_weight_buffer")
-        if not _is_set(function) or len(set(names)) != len(found) or "main_grad_buffer" not in names:
-            raise AnchorError(f"main_grad_buffer = ...({_GIVEN}={_IS_SHARDED} and ....size() > 1)")
-        given = [argument(it.value, _GIVEN) for it in found if isinstance(it.value, ast.Call)]
-        return [replaced_by(function, it, _IS_SHARDED, _WHY) for it in given if it]
+        if not _is_set(function):
+            raise AnchorError(f"{_IS_SHARDED} = True")
+        made = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and isinstance(it.value, ast.Call)]
+        given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
+        lone = [(to, it) for to, it in given if it and _LONE.fullmatch(expression(it))]
+        first = once([it for to, it in lone if to == _MAIN], f"{_MAIN} = ...({_LONE.pattern})")
+        others = [it for to, it in lone if to in _OTHERS]
+        return [replaced_by(function, it, _IS_SHARDED, _WHY) for it in (first, *others)]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset()
@@ -62,21 +66,6 @@ def _is_set(function: Function) -> bool:
     """Return whether a constant says what is sharded: upstream's fix asks for each group's own strategy."""
     values = [found[1] for it in ast.walk(function) if (found := assigned(it)) and found[0] == _IS_SHARDED]
     return any(isinstance(it, ast.Constant) for it in values)
-
-
-def _is_lone(row: ast.Assign) -> bool:
-    """Return whether a buffer of gradients is made that a group of one does not shard."""
-    to, made = row.targets[0], row.value
-    given = argument(made, _GIVEN) if isinstance(made, ast.Call) else None
-    return (
-        isinstance(to, ast.Attribute)
-        and to.attr in _BUFFERS
-        and isinstance(given, ast.BoolOp)
-        and isinstance(given.op, ast.And)
-        and len(given.values) == 2
-        and expression(given.values[0]) == _IS_SHARDED
-        and expression(given.values[1]).endswith(".size() > 1")
-    )
 
 
 CODEMODS = {"ParamAndGradBuffer._init_each_parameter_group_buffers": InitEachParameterGroupBuffers()}
