@@ -50,14 +50,10 @@ GRID = [
     Case("own, optimizer's states", _OWN, PASSED, options={"strategy": "optim"}),
     Case("one rank", _ONE, DIFFERS, options=_OLD),
     Case("own, two buffers", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}, **_GRADS}),
-    Case("own, two buffers, bf16", _OWN, DIFFERS, options={"more": {"fsdp_double_buffer": True}, **_NARROW}),
-    Case("own, two buffers of any size", _OWN, DIFFERS, options={"more": dict.fromkeys(_BUFFERS, True)}),
+    Case("own, two buffers of any size", _OWN, DIFFERS, options={"more": dict.fromkeys(_BUFFERS, True), **_NARROW}),
     Case("own, no units", _OWN, DIFFERS, options={"units": False, **_GRADS, "more": {"fsdp_double_buffer": True}}),
-    Case("own, frozen dense", _OWN, DIFFERS, options={"frozen": True}),
     Case("own, gradients in bf16", _OWN, DIFFERS, options={"grads": "bfloat16"}),
-    Case("own, weights as they are", _OWN, DIFFERS, options={"more": {"preserve_fp32_weights": False}, "main": None}),
     Case("shared, bf16", _TWO, PASSED, options=_NARROW),
-    Case("shared, weights whole", _TWO, PASSED, options=_GRADS),
     Case("shared, scaled before", _TWO, PASSED, options={_SCALED: False}),
     Case("outer ranks, bf16", _TWO, DIFFERS, options={"outer": "no_shard", **_NARROW}),
     # scaled by nobody from 0.17 on, whatever the size of a group
@@ -155,16 +151,12 @@ def on_rank(case: Case, rank: int) -> Gradients:
         given |= dict.fromkeys(("hybrid_fsdp_group", "hybrid_fsdp_expt_group"), torch.distributed.group.WORLD)
     if "mixed_precision_policy" in takes:
         narrow, grads = (getattr(torch, options[name]) if name in options else None for name in (_COMM, "grads"))
-        given["mixed_precision_policy"] = _module().MixedPrecisionPolicy(
-            grad_comm_dtype=narrow, main_grads_dtype=grads, main_params_dtype=options.get("main", torch.float32)
-        )
+        given["mixed_precision_policy"] = _module().MixedPrecisionPolicy(grad_comm_dtype=narrow, main_grads_dtype=grads)
     kind = "experts" if "expt_device_mesh" in takes else "others"
     if kind == "others":  # before 0.16 none of these is right in any group of several ranks
         options = {name: value for name, value in options.items() if name not in (_MEAN, _SCALED, _FUSED)}
     given |= {name: options.get(name, False) for name in (_MEAN, _SUMS)}
     start = _model(case, rank, kind)
-    if options.get("frozen") and "mixed_precision_policy" in takes:  # 0.16 has no hook for it
-        start[0].dense.weight.requires_grad_(False)
     if options.get(_FUSED):
         for it in start.parameters():
             it.register_post_accumulate_grad_hook(_fused)
@@ -199,7 +191,7 @@ def wrong(case: Case, ranks: Sequence[Gradients]) -> str:
         for batch in range(options.get("batches", _BATCHES)):
             _loss(model, rank, batch).backward()
         due.append({name: it.grad.flatten() for name, it in model.named_parameters()})
-    for name in [*due[0]][bool(options.get("frozen")) :]:  # the first is
+    for name in due[0]:
         is_own = case.topology.ep > 1 and "experts" in name
         mean = 1 if options.get(_SUMS) or (is_own and options.get(_MEAN)) else world
         for members in [[rank] for rank in range(world)] if is_own else [[*range(world)]]:
