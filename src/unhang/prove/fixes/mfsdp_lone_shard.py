@@ -16,7 +16,7 @@ from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import shims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     Gradients = Mapping[str, list[float]]
 
@@ -134,9 +134,8 @@ def on_rank(case: Case, rank: int) -> Gradients:
     import torch
     from torch.distributed import device_mesh
 
-    world, options, wrap = case.topology.world, case.options, _module().fully_shard_model
-    takes, outer, strategy = inspect.signature(wrap).parameters, options.get("outer"), options.get("strategy")
-    more = options.get("more", {})
+    (wrap, takes), world, options = _wrapper(), case.topology.world, case.options
+    outer, strategy, more = options.get("outer"), options.get("strategy"), options.get("more", {})
     if "mixed_precision_policy" not in takes:  # before 0.17 these have defects of their own, in each group
         outer, strategy = outer and "no_shard", strategy if strategy != "optim" else "no_shard"
     sizes = {"outer": world, "dp": 1, "tp": 1} if outer else {"dp": world, "tp": 1}
@@ -245,6 +244,19 @@ def _loss(model: Any, rank: int, batch: int) -> Any:
 
 def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 4) for value in values][:4]
+
+
+def _wrapper() -> tuple[Any, Collection[str]]:
+    """Return what shards a model, and what it takes: before 0.15.0, it has older names and shards an optimizer, too."""
+    if new := getattr(_module(), "fully_shard_model", None):
+        return new, inspect.signature(new).parameters
+    old = _module().fully_shard
+
+    def wrap(module: Any, sync_model_each_microbatch: bool, dp_outer_dim: Any = None, **given: Any) -> Any:
+        given |= {"dp_inter_dim": dp_outer_dim, "use_hybrid_fsdp": dp_outer_dim is not None}
+        return old(module, sync_grads_each_step=sync_model_each_microbatch, **given)[0]
+
+    return wrap, {*inspect.signature(old).parameters, "dp_outer_dim"}
 
 
 def _module() -> Any:
