@@ -241,7 +241,7 @@ def proofs(session: nox.Session) -> None:
     env |= {"UNHANG_PROOFS_JSON": str(out / "proofs.json")}
     pytest(session, "--dist", "loadgroup", f"--junitxml={out / 'proofs.xml'}", *PROOFS, **env)
     if not session.posargs:
-        pytest(session, "-m", "torch", *SCENES)
+        pytest(session, "-m", "torch", *SCENES, UNHANG_PROOFS=env["UNHANG_PROOFS"])
 
 
 @nox.session(python="3.11", reuse_venv=True)

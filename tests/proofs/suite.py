@@ -106,11 +106,9 @@ def everything() -> bool:
 
 
 def one_function_each(parameters: Sequence[Any], fix_of: Callable[[Any], str]) -> list[Any]:
-    """Return the parameters of a test; with the core set, all but the last of a fix are skipped."""
-    if os.environ.get("UNHANG_PROOFS") != "core":
-        return [*parameters]
+    """Return the parameters of a test; of a fix, all but the last are skipped unless all proofs are wanted."""
     last = {fix_of(it.values[0]): it.id for it in parameters}
-    skipped = pytest.mark.skip(reason="of the functions of a fix, the core set has one: `nox -s proofs` runs each")
+    skipped = pytest.mark.skipif(not everything(), reason="of a fix, one function is run: UNHANG_PROOFS=all runs each")
     return [
         it if last[fix_of(it.values[0])] == it.id else pytest.param(*it.values, id=it.id, marks=[*it.marks, skipped])
         for it in parameters

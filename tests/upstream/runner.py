@@ -56,8 +56,8 @@ def command(conditions: Conditions, tree: Path, file: str) -> list[str]:
     plugins = ["-p", "unhang_reports", *(("-p", "unhang_on_cpu") if conditions.shims else ())]
     # upstream's own options may stop at the first failure, or need plugins
     options = ["-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "-q", "--rootdir=."]
-    found = [name for name in _SETTINGS if (tree / name).exists()]
-    if not any(_SETTINGS[name] in (tree / name).read_text(encoding="utf-8") for name in found):
+    files = [(tree / name, mark) for name, mark in _SETTINGS.items()]
+    if not any(path.is_file() and mark in path.read_text(encoding="utf-8") for path, mark in files):
         options += ["-c", os.devnull]  # else pytest takes those of a folder above, such as ours
     return [*start, "pytest", *plugins, *options, file]
 

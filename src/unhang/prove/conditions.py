@@ -87,9 +87,10 @@ class Conditions:
     def open(self) -> list[str]:
         """Return the text of each condition that went one way only, or never ran, and that is not held; with where."""
         codes = [(number, code) for number, code in enumerate(self.codes) if code.co_name not in self.held]
-        found = dict(one for number, code in reversed(codes) for one in reversed([*self._open(number, code)]))
-        texts = [text for text in reversed(found) if not any(re.search(it, text) for it in self.held)]
-        return [f"{text} ({found[text]})" for text in texts]
+        found: dict[str, str] = {}
+        for text, place in (one for number, code in codes for one in self._open(number, code)):
+            found.setdefault(text, place)
+        return [f"{text} ({found[text]})" for text in found if not any(re.search(it, text) for it in self.held)]
 
     def _open(self, number: int, code: CodeType) -> Iterator[tuple[str, str]]:
         """Yield each open condition of some code, and its line with the only one that it went on to."""

@@ -14,7 +14,7 @@ from . import shims
 from .around import Around, any_module
 
 ENGINE, UTILS = "verl.workers.engine.fsdp.transformer_impl", "verl.utils.fsdp_utils"
-WIDTH, RANK = 16, 4
+RANK, _WIDTH = 4, 16
 _MIXED: dict[Any, Any] = {"none": None, "{}": {}, "fp32": {"param_dtype": "fp32"}}
 
 
@@ -36,7 +36,7 @@ def small_model(job: Any) -> Any:
     torch.manual_seed(0)
     names = ("q", "norm", *(["k"] if job.has_whole else []))
     layers: dict[str, Any] = {
-        name: torch.nn.Linear(WIDTH, WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")
+        name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")
     }
     block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in names]))
     model: Any = torch.nn.Sequential(OrderedDict(block=block, head=layers["head"]))
