@@ -131,6 +131,21 @@ def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
     return [item for item in found if function in ("", item.function)]
 
 
+def on_record(*states: str) -> list[Any]:
+    """Return a case for each shape of a target that is in one of these states; one of each kind is quick."""
+    found, seen = [], set()
+    for row in _ROWS:
+        targets = [target for target in _targets(row) if target in catalog.fix(row["fix"]).targets]
+        if row["state"] in states and targets:
+            kind, is_released = "pull" if _is_pull(row) else "shape", bool(_released(row))
+            case = _of_shape(kind, targets[0], row["shape"], is_released)
+            like = row["fix"], row["function"], row["state"], is_released
+            marks = [*case.marks, *[pytest.mark.slow] * (like in seen)]
+            found.append(pytest.param(*case.values, id=f"{row['fix']}-{case.id}", marks=marks))
+            seen.add(like)
+    return found
+
+
 def as_written(fix: str) -> list[Any]:
     """Return a case for each shape of a target with a pull request as written, whatever its state in the matrix."""
     return [
