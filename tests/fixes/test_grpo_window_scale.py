@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from unhang.codemods.base import AnchorError
-from unhang.judge.decide import codemod
 
 FIX = "grpo-window-scale"
 GRPO, DPPO = "GRPOTrainer._compute_loss", "DPPOTrainer._compute_loss"
@@ -19,24 +15,15 @@ CASES = [
     *sources.cases(FIX, {"trl": ["0.22.0", "0.27.2", "1.0.0", "1.9.0"]}, function=GRPO),
     *sources.cases(FIX, {"trl": ["1.7.1"]}, function=DPPO),
 ]
-FIXED = sources.cases(FIX, {"trl": ["1.9.1", "1.16.0"]}, state="fixed")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("/ self.accelerator.num_processes", "/ 8"), ("['num_items_in_batch']", "['items']")]
+REFUSED = sources.edits(
+    CASES[0],
+    [
+        ("/ self.accelerator.num_processes", "/ 8", "not found: .*num_items_in_batch"),
+        ("['num_items_in_batch']", "['items']", "not found: .*num_items_in_batch"),
+    ],
 )
-def test_what_is_divided_otherwise_is_no_anchor(old: str, new: str) -> None:
-    sources.assert_no_anchor(sources.first(CASES), old, new, match="not found: .*num_items_in_batch")
-
-
-@pytest.mark.parametrize("case", FIXED)
-def test_upstreams_own_fix_is_told_and_no_anchor(case: sources.Case) -> None:
-    source = case.load()
-    change = codemod(source.target)
-    assert change.fixed_upstream(source.function)
-    assert not change.fixed_upstream(sources.first(CASES).function)
-    with pytest.raises(AnchorError, match="which is ours"):
-        change.plan(source.function)
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

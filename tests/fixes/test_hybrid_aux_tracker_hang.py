@@ -11,7 +11,6 @@ from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import HungJob, sizes
-from unhang.judge.decide import codemod
 from unhang.prove.fixes import hybrid_aux_tracker_hang as proof
 
 FIX = "hybrid-aux-tracker-hang"
@@ -20,26 +19,16 @@ CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
 # the file is long, and has had many shapes
 CASES[8:] = [pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow]) for case in CASES[8:]]
 FIXED = sources.cases(FIX, {}, state="fixed")
-NOT_AFFECTED = sources.cases(FIX, {}, state="not-affected")
 
 
-@pytest.mark.parametrize("case", FIXED + NOT_AFFECTED)
-def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
-    sources.assert_told_apart(case.load(), "(track_moe_metrics or|if a hybrid model)")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
+UNLIKE_UPSTREAM = sources.edits(
+    next(case for case in FIXED if case.values[0].key.startswith("f5b225df")),
     [
         ("num_layers=layers", "num_layers=args.num_layers"),
         ("args.num_layers + (args.mtp_num_layers or 0)", "args.num_layers"),
         ("num_moe_layers=num_moe_layers", "num_moe_layers=None"),
     ],
 )
-def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(old: str, new: str) -> None:
-    source = next(case.values[0] for case in FIXED if case.values[0].key.startswith("f5b225df")).load()
-    assert codemod(source.target).fixed_upstream(source.function)
-    assert not codemod(source.target).fixed_upstream(sources.mutated(source.function, old, new))
 
 
 _SIZE, _COUNT = "num_layers=args.num_layers", "[1] * layers if "
@@ -48,8 +37,8 @@ _SIZE, _COUNT = "num_layers=args.num_layers", "[1] * layers if "
 _LAYERS = "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_layer_pattern))"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "missing"),
+REFUSED = sources.edits(
+    CASES[0],
     [
         (_LAYERS, "layers = 3", "if a hybrid model"),
         (_LAYERS, f"{_LAYERS}\n            layers += 1", "if a hybrid model"),
@@ -57,10 +46,8 @@ _LAYERS = "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_
         ("num_layers=layers", "num_layers=len(layers)", "track_moe_metrics or"),
         ("moe_layer_freq=args.moe_layer_freq", "moe_layer_freq=1", "track_moe_metrics or"),
     ],
+    "^not found: {}",
 )
-def test_a_statement_that_differs_is_no_anchor(old: str, new: str, missing: str) -> None:
-    source = sources.first(CASES)
-    sources.assert_no_anchor(source, old, new, match=f"^not found: {missing}")
 
 
 _HYBRID = "is_hybrid_model(args)"

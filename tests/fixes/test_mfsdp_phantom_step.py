@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
@@ -13,22 +11,16 @@ FIX = "mfsdp-phantom-step"
 CASES = sources.cases(FIX, {"megatron-core": ["0.17.1", "0.19.2"]})
 
 
-@pytest.mark.parametrize("case", CASES + sources.as_written(FIX))
-def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
-    sources.assert_told_apart(case.load(), "")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "missing"),
+REFUSED = sources.edits(
+    CASES[0],
     [
         ("    optimizer.step()\n", "    optimizer.step(None)\n", r"optimizer\.step\(\)$"),
         ("    optimizer.step()\n", "", r"optimizer\.step\(\)$"),
         ("torch.zeros_like(param)\n", "torch.ones_like(param)\n", r"param\.grad = torch\.zeros_like"),
         ("param.grad = torch", "param.main_grad = torch", r"param\.grad = torch\.zeros_like"),
     ],
+    "not found: {}",
 )
-def test_another_step_is_no_anchor(old: str, new: str, missing: str) -> None:
-    sources.assert_no_anchor(sources.first(CASES), old, new, match=f"not found: {missing}")
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import IDLE, HungJob, issued, job, rank, sizes
 from unhang.diagnose.evidence import Job
-from unhang.judge.decide import codemod
 
 FIX = "moe-aux-tracker-hang"
 CASES = sources.cases(FIX, {"megatron-core": ["0.13.1", "0.15.3", "0.16.1"]})
-FIXED = sources.cases(FIX, {"megatron-core": ["0.17.1", "0.19.2"]}, state="fixed")
-NOT_AFFECTED = sources.cases(FIX, {"megatron-core": ["0.10.0", "0.12.3"]}, state="not-affected")
 
 
-@pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
-def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
-    source, state = case.load(), case.load().known.state
-    assert ("mtp_num_layers" in {argument.arg for argument in source.function.args.args}) is (state != "not-affected")
-    sources.assert_told_apart(
-        source, r"torch.zeros\(num_layers" if state == "fixed" else "the argument mtp_num_layers$"
-    )
-
-
-@pytest.mark.parametrize(
-    ("version", "old", "new"),
-    [
-        ("0.17.1", "tracker_num_layers += mtp_num_layers", "tracker_num_layers += 1"),
-        ("0.17.1", "torch.zeros(tracker_num_layers", "torch.zeros(num_layers"),
-        ("0.17.1", "tracker_num_layers = num_layers", "tracker_num_layers = 0"),
-        ("0.19.2", "mtp_num_layers=mtp_num_layers", "mtp_num_layers=None"),
-        ("0.19.2", "num_layers=num_layers, moe", "num_layers=8, moe"),
-        ("0.19.2", "return get_moe_metrics_tracker()", "return other_tracker()"),
-    ],
-)
-def test_a_function_that_differs_is_not_taken_for_upstreams_own_fix(version: str, old: str, new: str) -> None:
-    source = sources.wheel(FIX, version)
-    assert codemod(source.target).fixed_upstream(source.function)
-    assert not codemod(source.target).fixed_upstream(sources.mutated(source.function, old, new))
-
-
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) -> None:
-    source = pull.load()
-    assert source.known.state == "fixed"
-    assert "3401" in source.known.note
-    assert codemod(source.target).fixed_upstream(source.function)
+UNLIKE_UPSTREAM = [
+    *sources.edits(
+        sources.case(FIX, "0.17.1"),
+        [
+            ("tracker_num_layers += mtp_num_layers", "tracker_num_layers += 1"),
+            ("torch.zeros(tracker_num_layers", "torch.zeros(num_layers"),
+            ("tracker_num_layers = num_layers", "tracker_num_layers = 0"),
+        ],
+    ),
+    *sources.edits(
+        sources.case(FIX, "0.19.2"),
+        [
+            ("mtp_num_layers=mtp_num_layers", "mtp_num_layers=None"),
+            ("num_layers=num_layers, moe", "num_layers=8, moe"),
+            ("return get_moe_metrics_tracker()", "return other_tracker()"),
+        ],
+    ),
+]
 
 
 _SIZE = "num_layers + (mtp_num_layers or 0)"
@@ -59,8 +40,8 @@ _ENTRY = "tracker[key]['values'] = torch.zeros(num_layers, device='cuda')"
 _PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zeros(mtp_num_layers or 0)])"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
+REFUSED = sources.edits(
+    CASES[0],
     [
         (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), r"not found: torch.zeros\(num_layers"),
         (_ENTRY, _ENTRY.replace("torch.zeros", "torch.ones"), r"not found: torch.zeros\(num_layers"),
@@ -77,9 +58,6 @@ _PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zer
         ("mtp_num_layers: Optional[int]", "mtp_layers: Optional[int]", "not found: the argument mtp_num_layers"),
     ],
 )
-def test_an_entry_that_differs_is_no_anchor(old: str, new: str, found: str) -> None:
-    source = sources.first(CASES)
-    sources.assert_no_anchor(source, old, new, match=found)
 
 
 def test_a_comment_of_ones_own_is_kept() -> None:

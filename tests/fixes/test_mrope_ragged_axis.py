@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
-from unhang.judge.decide import codemod
 from unhang.shapes import catalog
 
 FIX = "mrope-ragged-axis"
@@ -20,27 +17,20 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", [*sources.as_written(FIX), *CASES])
-def test_upstreams_own_fix_is_told_apart(case: sources.Case) -> None:
-    sources.assert_told_apart(case.load(), r"\.\.\. = torch.nested.as_nested_tensor")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
+REFUSED = sources.edits(
+    sources.case(FIX, "0.9.1", function=MAKE),
     [
         (", layout=torch.jagged)", ")", "not found"),
         ("= torch.nested.as_nested_tensor(", "= 0 or torch.nested.as_nested_tensor(", "not found"),
         ("position_ids_nested = torch", "position_ids_nested = again = torch", "found 2 times"),
     ],
 )
-def test_ids_that_are_made_otherwise_are_no_anchor(old: str, new: str, found: str) -> None:
-    sources.assert_no_anchor(sources.wheel(FIX, "0.9.1", function=MAKE), old, new, found)
 
 
-def test_half_of_upstreams_own_fix_is_not_taken_for_it() -> None:
-    source, made = sources.first(sources.as_written(FIX)), "tu.nested_tensor"
-    half = sources.mutated(source.function, f"= {made}", f"= torch.nested.as_nested_tensor() or {made}")
-    assert not codemod(source.target).fixed_upstream(half)
+_MADE = "= tu.nested_tensor"
+UNLIKE_UPSTREAM = sources.edits(
+    sources.as_written(FIX)[0], [(_MADE, f"= torch.nested.as_nested_tensor() or {_MADE[2:]}")]
+)
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

@@ -22,16 +22,10 @@ from unhang.shapes import catalog
 FIX = "mtp-cp-deadlock"
 CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
 FIXED = sources.cases(FIX, {"verl": ["0.8.0", "0.9.1"]}, state="fixed")
-NOT_AFFECTED = sources.cases(FIX, {"verl": ["0.7.0"]}, state="not-affected")
 
 
-@pytest.mark.parametrize("case", FIXED + NOT_AFFECTED + CASES)
-def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Case) -> None:
-    sources.assert_told_apart(case.load(), "(metrics = get_megatron|if ... and self.is_mp_src)")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
+UNLIKE_UPSTREAM = sources.edits(
+    FIXED[0],
     [
         (
             "mtp.enable and mpu.is_pipeline_last_stage(ignore_virtual=True)",
@@ -44,10 +38,6 @@ def test_upstreams_own_fix_is_found_in_every_shape_that_has_it(case: sources.Cas
         ("if self.is_mp_src_rank_with_outputs():", "if True:"),
     ],
 )
-def test_another_gate_is_not_taken_for_upstreams_own_fix(old: str, new: str) -> None:
-    source = sources.wheel(FIX, "0.8.0")
-    function = sources.mutated(source.function, old, new)
-    assert not codemod(source.target).fixed_upstream(function)
 
 
 def test_the_actor_of_the_same_release_is_left_alone() -> None:
@@ -55,18 +45,11 @@ def test_the_actor_of_the_same_release_is_left_alone() -> None:
     assert {target.file for target in catalog.fix(FIX).targets} == {"verl/workers/engine/megatron/transformer_impl.py"}
 
 
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_upstreams_own_fix(pull: sources.Case) -> None:
-    source = pull.load()
-    assert source.known.state == "fixed"
-    assert "5895" in source.known.note
-
-
 _GATE = "if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
+REFUSED = sources.edits(
+    CASES[0],
     [
         (_GATE, "if self.model_config.mtp.enable and self.is_source():"),
         (_GATE, f"if self.asked:\n        pass\n    el{_GATE}"),
@@ -75,7 +58,6 @@ _GATE = "if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():
         # a number that is bound in the gate itself would be asked for before
         (_GATE, "if self.is_mp_src_rank_with_outputs() and (n_micro_batch := len(data)):"),
         ("metrics = get", "with self.counted() as n_micro_batch:\n            metrics = get"),
-        # these would run on every rank
         (
             "metrics = get_megatron_mtp_loss(n_micro_batch)",
             "with x:\n            metrics = get_megatron_mtp_loss(n_micro_batch)\n            self.log(metrics)",
@@ -85,10 +67,8 @@ _GATE = "if self.model_config.mtp.enable and self.is_mp_src_rank_with_outputs():
         ("metrics = get_megatron_mtp_loss(n_micro_batch)", "metrics, _ = get_megatron_mtp_loss(n_micro_batch), 1"),
         ("metrics = get_megatron_mtp_loss(n_micro_batch)", "losses.update(get_megatron_mtp_loss(n_micro_batch))"),
     ],
+    "not found",
 )
-def test_a_gate_that_differs_is_no_anchor(old: str, new: str) -> None:
-    source = sources.first(CASES)
-    sources.assert_no_anchor(source, old, new, match="not found")
 
 
 @pytest.mark.torch

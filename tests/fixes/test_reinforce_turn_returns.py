@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
@@ -17,21 +15,17 @@ CASES = sources.cases(FIX, {"verl": [*BEFORE, *SINCE]})
 _RESET, _PASSED = "running_return * response_mask[:, t]", "running_return * (1 - response_mask[:, t])"
 
 
-@pytest.mark.parametrize(
-    ("version", "old", "new", "anchor"),
-    [
-        ("0.8.0", "gamma * running_return", "running_return", r"not found: \.\.\. = REWARDS"),
-        ("0.8.0", "token_level_rewards[:, t] +", "rewards +", r"not found: \.\.\. = REWARDS"),
-        ("0.8.0", f"= {_RESET}", f"= {_RESET} * 1", "not found: RETURN"),
-        ("0.8.0", f"= {_RESET}", "= running_return * not_done[:, t]", "not found: RETURN"),
-        ("0.8.0", f"= {_RESET}", "= running_return * (1 - done[:, t])", "not found: RETURN"),
-        ("0.8.0", f"= {_RESET}", f"= {_RESET}; running_return = {_RESET}", "found 2 times, expected once: RETURN"),
-        ("0.9.1", f"+ {_PASSED}", "+ running_return * (1 - done[:, t])", "not found: RETURN"),
-        ("0.9.1", "new_running_return = token", "carried = new_running_return = token", "carried, which is ours"),
-    ],
-)
-def test_a_sum_that_differs_is_no_anchor(version: str, old: str, new: str, anchor: str) -> None:
-    sources.assert_no_anchor(sources.wheel(FIX, version), old, new, match=anchor)
+_EDITED = [
+    ("0.8.0", "gamma * running_return", "running_return", r"not found: \.\.\. = REWARDS"),
+    ("0.8.0", "token_level_rewards[:, t] +", "rewards +", r"not found: \.\.\. = REWARDS"),
+    ("0.8.0", f"= {_RESET}", f"= {_RESET} * 1", "not found: RETURN"),
+    ("0.8.0", f"= {_RESET}", "= running_return * not_done[:, t]", "not found: RETURN"),
+    ("0.8.0", f"= {_RESET}", "= running_return * (1 - done[:, t])", "not found: RETURN"),
+    ("0.8.0", f"= {_RESET}", f"= {_RESET}; running_return = {_RESET}", "found 2 times, expected once: RETURN"),
+    ("0.9.1", f"+ {_PASSED}", "+ running_return * (1 - done[:, t])", "not found: RETURN"),
+    ("0.9.1", "new_running_return = token", "carried = new_running_return = token", "carried, which is ours"),
+]
+REFUSED = [edit for version, *row in _EDITED for edit in sources.edits(sources.case(FIX, version), [row])]
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

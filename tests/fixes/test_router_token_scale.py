@@ -11,9 +11,8 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources, wheels
-from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
-from unhang.judge.decide import NO_REWRITE, codemod
+from unhang.judge.decide import NO_REWRITE
 from unhang.judge.findings import judge
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -29,43 +28,25 @@ CASES = [
     *sources.cases(FIX, {CORE: [*PADDED, "0.19.2"]}, function=GLOBAL),
     *sources.cases(FIX, {CORE: [*PADDED, "0.19.2"]}, function=COUNT),
 ]
-FIXED = sources.cases(FIX, {CORE: ["0.19.2"]}, state="fixed", function=ATTACH) + sources.cases(
-    FIX, {CORE: ["0.19.2"]}, state="fixed", function=SEQUENCE
-)
 
 
-@pytest.mark.parametrize("case", FIXED)
-def test_upstreams_own_fix_is_no_anchor_and_is_known(case: sources.Case) -> None:
-    source = case.load()
-    change = codemod(source.target)
-    with pytest.raises(AnchorError):
-        change.plan(source.function)
-    assert change.fixed_upstream(source.function)
-    assert not change.fixed_upstream(sources.wheel(FIX, "0.18.2", function=source.target.function).function)
-
-
-@pytest.mark.parametrize(
-    ("function", "old", "new", "anchor"),
-    [
-        (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", r"\* \.\.\.\) with self.calc"),
-        (ATTACH, "aux_loss * num_tokens", "num_tokens * aux_loss", "a loss times activation.shape"),
-        (ATTACH, "else activation.shape[0]", "else activation.shape[1]", "a loss times activation.shape"),
-        (ATTACH, "aux_loss * num_tokens)", "aux_loss * num_tokens, None)", "with self.calculate_per_token_loss"),
-        (ATTACH, "if self.calculate_per_token_loss", "if self.config.calculate_per_token_loss", "if self.calc"),
-        (SEQUENCE, "valid_token_count=local_num_tokens", "valid_token_count=total_num_tokens", "valid_token_count="),
-        (SEQUENCE, "valid_token_count=local", "aux_loss_scale_num_tokens=1, valid_token_count=local", "one count"),
-        (SEQUENCE, "topk=self.topk * bsz", "topk=bsz", "topk="),
-        (GLOBAL, "self.ga_steps += 1", "local_num_tokens = 1", "which nothing else reads"),
-        (GLOBAL, "self.ga_steps += 1", "total_num_tokens = 1", "as get_tokens_per_expert"),
-        (GLOBAL, "get_tokens_per_expert_and_token_count(", "other(", "get_tokens_per_expert_and_token_count"),
-        # pull request 7481: what is counted is no longer what is reduced
-        (COUNT, "local_tokens_per_expert, reduce_group", "local_tokens_per_expert.clone(), reduce_group", "reduced"),
-        (COUNT, "local_tokens_per_expert.sum() / topk", "routing_map.sum() / topk", "a sum of what was reduced"),
-        (COUNT, "local_num_tokens * reduce_group.size()", "routing_map.numel()", "\\.\\.\\. \\* "),
-    ],
-)
-def test_another_count_is_no_anchor(function: str, old: str, new: str, anchor: str) -> None:
-    sources.assert_no_anchor(sources.wheel(FIX, "0.18.2", function=function), old, new, anchor)
+_EDITED = [
+    (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", r"\* \.\.\.\) with self.calc"),
+    (ATTACH, "aux_loss * num_tokens", "num_tokens * aux_loss", "a loss times activation.shape"),
+    (ATTACH, "else activation.shape[0]", "else activation.shape[1]", "a loss times activation.shape"),
+    (ATTACH, "aux_loss * num_tokens)", "aux_loss * num_tokens, None)", "with self.calculate_per_token_loss"),
+    (ATTACH, "if self.calculate_per_token_loss", "if self.config.calculate_per_token_loss", "if self.calc"),
+    (SEQUENCE, "valid_token_count=local_num_tokens", "valid_token_count=total_num_tokens", "valid_token_count="),
+    (SEQUENCE, "valid_token_count=local", "aux_loss_scale_num_tokens=1, valid_token_count=local", "one count"),
+    (SEQUENCE, "topk=self.topk * bsz", "topk=bsz", "topk="),
+    (GLOBAL, "self.ga_steps += 1", "local_num_tokens = 1", "which nothing else reads"),
+    (GLOBAL, "self.ga_steps += 1", "total_num_tokens = 1", "as get_tokens_per_expert"),
+    (GLOBAL, "get_tokens_per_expert_and_token_count(", "other(", "get_tokens_per_expert_and_token_count"),
+    (COUNT, "local_tokens_per_expert, reduce_group", "local_tokens_per_expert.clone(), reduce_group", "reduced"),
+    (COUNT, "local_tokens_per_expert.sum() / topk", "routing_map.sum() / topk", "a sum of what was reduced"),
+    (COUNT, "local_num_tokens * reduce_group.size()", "routing_map.numel()", "\\.\\.\\. \\* "),
+]
+REFUSED = [edit for name, *row in _EDITED for edit in sources.edits(sources.case(FIX, "0.18.2", function=name), [row])]
 
 
 def test_a_nightly_that_divides_whole_tokens_gets_the_mean_too() -> None:

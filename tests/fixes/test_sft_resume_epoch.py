@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
@@ -17,16 +15,14 @@ CASES = sources.cases(FIX, {"verl": ["0.6.0", "0.9.1"]}, function=HANDLER)
 CASES += sources.cases(FIX, {"verl": ["0.5.0"]}, function=TRAINER)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "anchor"),
+REFUSED = sources.edits(
+    CASES[0],
     [
         (".load_state_dict(", ".load(", "not found: self.train_dataloader.load_state_dict"),
         ("self.train_dataloader.load_state_dict(", "x = self.train_dataloader.load_state_dict(", "alone"),
         ("os.path.exists(dataloader_path)", "dp_rank % 2", "wherever in an epoch it is"),
     ],
 )
-def test_a_state_that_is_restored_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
-    sources.assert_no_anchor(sources.first(CASES), old, new, anchor)
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------

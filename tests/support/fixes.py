@@ -1,6 +1,7 @@
 """What the sessions need of each fix: its test module, `tests/fixes/test_<id>.py`, has it under a name of its own.
 
-``MUTANTS`` is for `nox -s mutants`, ``PROOFS`` for `nox -s proofs`, ``FUZZ`` for `nox -s fuzz`.
+``MUTANTS`` is for `nox -s mutants`, ``PROOFS`` for `nox -s proofs`, ``FUZZ`` for `nox -s fuzz`; ``REFUSED`` has edits
+that leave no anchor, ``UNLIKE_UPSTREAM`` those that make upstream's own fix something else.
 """
 
 import importlib

@@ -16,13 +16,11 @@ import pytest
 
 from support import wheels
 from support.checkout import COMPAT
-from unhang.codemods.base import AnchorError
 from unhang.compat import upstreams
 from unhang.compat.sweep import as_written as as_written_change
 from unhang.compat.sweep import clones, frozen
 from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
-from unhang.judge.decide import codemod
 from unhang.plugins import packs
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
@@ -120,10 +118,15 @@ def first(parameters: Sequence[Any]) -> Source:
     return found
 
 
-def wheel(fix: str, version: str, upstream: str = "", function: str = "") -> Source:
-    """Load a release, by default of the only upstream and the only function that the fix is about."""
+def case(fix: str, version: str, upstream: str = "", function: str = "") -> Case:
+    """Return a release's case, by default of the only upstream and the only function that the fix is about."""
     targets = [item for item in _chosen(fix, upstream, function) if _has(item, [version])]
-    return Case("wheel", targets[0], version).load()
+    return Case("wheel", targets[0], version)
+
+
+def wheel(fix: str, version: str, upstream: str = "", function: str = "") -> Source:
+    """Load a release, chosen as ``case`` does."""
+    return case(fix, version, upstream, function).load()
 
 
 def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
@@ -191,24 +194,28 @@ def mutated(function: shape.Function, old: str, new: str, count: int = 1) -> sha
     return changed
 
 
-def assert_no_anchor(source: Source, old: str, new: str, match: str, count: int = 1) -> None:
-    """Assert that the codemod refuses the function with a part replaced, as ``mutated`` does, and says this."""
-    with pytest.raises(AnchorError, match=match):
-        codemod(source.target).plan(mutated(source.function, old, new, count))
+class Edit(NamedTuple):
+    """A part of a function's code, as ``mutated`` has it, and what stands there instead."""
+
+    case: Case
+    old: str
+    new: str
+    refusal: str = ""
+    """What the codemod says of it."""
+    count: int = 1
+
+    @property
+    def function(self) -> shape.Function:
+        return mutated(self.case.load().function, self.old, self.new, self.count)
 
 
-def assert_told_apart(source: Source, refusal: str) -> None:
-    """Assert that upstream's own fix is found where it is and nowhere else, not even in our rewrite.
-
-    The codemod must refuse what lacks the defect, and its message must begin with ``not found: `` and this.
+def edits(case: Any, rows: Sequence[Sequence[Any]], refusal: str = "{}") -> list[Any]:
+    """Return a parameter for each edit of a case: an old text, a new one, and what ``refusal`` is to hold, and perhaps
+    how often the old text stands there.
     """
-    change, state = codemod(source.target), source.known.state
-    assert change.fixed_upstream(source.function) is (state == "fixed")
-    if state == "affected":
-        assert not change.fixed_upstream(source.rewritten.function)
-    else:
-        with pytest.raises(AnchorError, match=f"^not found: {refusal}"):
-            change.plan(source.function)
+    one, marks = (case, ()) if isinstance(case, Case) else (case.values[0], case.marks)
+    made = (Edit(one, old, new, refusal.format(*said[:1] or [""]), *said[1:]) for old, new, *said in rows)
+    return [pytest.param(edit, marks=marks) for edit in made]
 
 
 def dump(node: object) -> object:
