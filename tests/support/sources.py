@@ -202,11 +202,11 @@ class Edit(NamedTuple):
     new: str
     refusal: str = ""
     """What the codemod says of it."""
-    count: int = 1
+    times: int = 1
 
     @property
     def function(self) -> shape.Function:
-        return mutated(self.case.load().function, self.old, self.new, self.count)
+        return mutated(self.case.load().function, self.old, self.new, self.times)
 
 
 def edits(case: Any, rows: Sequence[Sequence[Any]], refusal: str = "{}") -> list[Any]:
