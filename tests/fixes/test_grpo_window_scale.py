@@ -15,19 +15,8 @@ CASES = [
     *sources.cases(FIX, {"trl": ["0.22.0", "0.27.2", "1.0.0", "1.9.0"]}, function=GRPO),
     *sources.cases(FIX, {"trl": ["1.7.1"]}, function=DPPO),
 ]
-
-
-REFUSED = sources.edits(
-    CASES[0],
-    [
-        ("/ self.accelerator.num_processes", "/ 8", "not found: .*num_items_in_batch"),
-        ("['num_items_in_batch']", "['items']", "not found: .*num_items_in_batch"),
-    ],
-)
-
-
-# -- for the sessions -------------------------------------------------------------------------------------------------
-
+_OTHERS = [("/ self.accelerator.num_processes", "/ 8"), ("['num_items_in_batch']", "['items']")]
+REFUSED = sources.edits(CASES[0], _OTHERS, "not found: .*num_items_in_batch")
 _SHARE = "(self.current_gradient_accumulation_steps / self.args.steps_per_generation)"
 _share = partial(Sub, _SHARE)
 BY_HAND: ByHand = {
