@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,11 +147,16 @@ def read_wheel(path: str, files: Iterable[str]) -> Wheel:
     """Read these files of a wheel. Raises UnhangError ``fetch-failed`` if it is damaged."""
     try:
         with zipfile.ZipFile(path) as wheel:
-            names = set(wheel.namelist())
-            found = {name: wheel.read(name) if name in names else None for name in files}
-            return Wheel(found, upstreams.held(names))
+            members = {installed(name): name for name in wheel.namelist()}
+            found = {name: wheel.read(members[name]) if name in members else None for name in files}
+            return Wheel(found, upstreams.held({*members}))
     except (zipfile.BadZipFile, OSError) as error:
         raise UnhangError("fetch-failed", f"{os.path.basename(path)} cannot be read: {error}") from error
+
+
+def installed(name: str) -> str:
+    """Return where a member of a wheel comes to lie below site-packages: that of its ``.data`` folder beside the rest."""
+    return re.sub(r"^[^/]+\.data/(?:purelib|platlib)/", "", name)
 
 
 def _version(package: DistributionPackage) -> Version | None:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LISTED = {path.stem: json.loads(path.read_text("utf-8")) for path in (REPOSITORY / "upstreams").glob("*.json")}
 UPSTREAMS: dict[str, dict[str, Any]] = {
-    name: _LISTED[name] for name in sorted(_LISTED, key=lambda name: _LISTED[name]["place"]) if "tips" in _LISTED[name]
+    name: _LISTED[name]
+    for name in sorted(_LISTED, key=lambda name: (_LISTED[name].get("place", float("inf")), name))
+    if "tips" in _LISTED[name]
 }
 EVERY = "all upstreams"
 PRE_RELEASE = "pre-release"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from unhang.compat import upstreams
+from unhang.compat import index, upstreams
 from unhang.compat.sweep import pins, sources
 from unhang.judge import pinned, rows, scene
 from unhang.judge.decide import NOT_AFFECTED, WRONG
@@ -24,7 +24,9 @@ from unhang.judge.rows import Row, Source
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import ShapeTable, Target
 
-_PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "aarch64") for minor in (28, 24))
+_LINUX = ("manylinux_2_28", "manylinux_2_24", "manylinux2014", "manylinux2010", "manylinux1")
+PLATFORMS = tuple(f"{linux}_{machine}" for machine in ("x86_64", "aarch64") for linux in _LINUX)
+"""Those of the wheels that pip may take; it accepts a wheel for any platform too."""
 
 
 class TreeError(scene.SceneError):
@@ -134,7 +136,9 @@ def unpacked(project: str, version: str) -> Path:
     if not folder.exists():
         fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(fresh)
+            for member in archive.infolist():
+                member.filename = index.installed(member.filename)
+                archive.extract(member, fresh)
         try:
             fresh.rename(folder)
         except OSError:  # another run was faster
@@ -154,7 +158,7 @@ def fetch(project: str, version: str) -> Path:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as fresh:
-            platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
+            platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
             command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps"]
             command += ["--only-binary=:all:", "--python-version", pin["python"], *platforms, "--dest", fresh]
             done = subprocess.run([*command, f"{project}=={version}"], capture_output=True, text=True, check=False)

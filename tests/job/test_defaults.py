@@ -81,6 +81,7 @@ def test_a_parser_and_the_dataclasses_that_it_takes_arguments_from(installed: In
         "no_moving": ("moving", False),
     }  # fmt: skip
     assert (known.source, known.is_whole) == ("default of megatron-lm 0.1", True)
+    assert defaults.known({"parser": "a/arguments.py"}, installed, Job()).values["plain"] is None
 
 
 def test_a_class_of_settings_is_whole_if_those_that_it_inherits_from_are_known(installed: Installation) -> None:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-from proofs import suite
 from support import interpreters, sources
 from support.edits import BREAKING, HARMLESS, UNDOING, edited, replaced
 from support.sources import Source
@@ -159,11 +158,11 @@ KEPT = {"_initialize_mpu": "the rewrite of a body in a `try` warms up groups tha
 @cache
 def site(project: str, version: str) -> str:
     """The folder of a release; of verl's, with the megatron-core that its workers import."""
-    roots = [suite.unpacked(project, version)]
+    roots = [trees.unpacked(project, version)]
     if project != "verl":
         return str(roots[0])
     folder = Path(mkdtemp(prefix="unhang-", dir=SITES.name))
-    for root in (*roots, suite.unpacked("megatron-core", "0.16.1")):
+    for root in (*roots, trees.unpacked("megatron-core", "0.16.1")):
         for path in root.iterdir():
             (folder / path.name).symlink_to(path)
     return str(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import pytest
 
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, unreadable
 from support import fixes, interpreters, wheels
+from unhang.compat.sweep import trees
 from unhang.find import environment, locate
 from unhang.judge.decide import FIXED_UPSTREAM, NOT_AFFECTED
 from unhang.judge.findings import judge
@@ -160,7 +160,7 @@ def both_sides(proof: Proof) -> Iterator[tuple[list[str], dict[str, tuple[bytes,
     """Give the folders of a proof's upstreams, and the files of its fix, untouched and patched, by their path there."""
     releases = [(_PROJECTS.get(proof.upstream, proof.upstream), proof.version), *proof.release.beside]
     with tidy.folder("unhang-tree-") as (folder, _):
-        roots = [_checked_out(proof, folder)] if proof.is_tree else [unpacked(*release) for release in releases]
+        roots = [_checked_out(proof, folder)] if proof.is_tree else [trees.unpacked(*release) for release in releases]
         places = [environment.for_target(str(root)) for root in roots]
         found = [one for place in places for one in locate.search(place, cwd="/").installations]
         projects = {proof.upstream, *(project for project, _ in releases)}
@@ -186,19 +186,3 @@ def _checked_out(proof: Proof, folder: str) -> Path:
     with zipfile.ZipFile(BytesIO(done.stdout)) as archive:
         archive.extractall(folder)
     return Path(folder)
-
-
-@cache
-def unpacked(project: str, version: str) -> Path:
-    """Return the folder that a release's wheel is unpacked in, beside the cached wheels; later runs use it again."""
-    wheel = wheels.fetch(project, version)
-    folder = wheel.parent / "unpacked" / wheel.stem
-    if not folder.exists():
-        fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(fresh)
-        try:
-            fresh.rename(folder)
-        except OSError:  # another run was faster
-            shutil.rmtree(fresh)
-    return folder

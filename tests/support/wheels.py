@@ -19,6 +19,7 @@ import pytest
 from support import environments
 from support.checkout import COMPAT
 from unhang.compat import upstreams
+from unhang.compat.sweep import trees
 from unhang.store import dist_info
 
 CLONES: dict[str, str] = {
@@ -26,8 +27,6 @@ CLONES: dict[str, str] = {
     for project, entry in upstreams.projects().items()
     for upstream in upstreams.of_project(project)
 }
-# The platforms of megatron-core's pinned wheels; pip accepts a wheel for any platform too.
-_PLATFORMS = tuple(f"manylinux_2_{minor}_{machine}" for machine in ("x86_64", "aarch64") for minor in (28, 24))
 
 
 class WheelError(Exception):
@@ -107,7 +106,7 @@ def _pin(project: str, version: str) -> dict[str, Any]:
 
 
 def _download(project: str, pin: dict[str, Any], folder: Path) -> None:
-    platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
+    platforms = [word for platform in trees.PLATFORMS for word in ("--platform", platform)]
     command = [environments.pip_python(), "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps"]
     command += ["--only-binary=:all:", "--python-version", pin["python"], *platforms, "--dest", str(folder)]
     done = subprocess.run(

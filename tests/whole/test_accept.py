@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proofs import suite
 from support import cli
+from unhang.compat.sweep import trees
 from unhang.records import Token
 from unhang.shapes import catalog
 
@@ -152,7 +152,7 @@ def test_from_the_diff_to_the_token_to_the_file_and_back(site: Path, tmp_path: P
 @pytest.mark.torch
 @pytest.mark.slow
 def test_what_a_run_shows_is_in_the_token_the_receipt_and_check_and_settles_nothing(tmp_path: Path) -> None:
-    site = Path(shutil.copytree(suite.unpacked("megatron-core", "0.17.1"), tmp_path / "site"))
+    site = Path(shutil.copytree(trees.unpacked("megatron-core", "0.17.1"), tmp_path / "site"))
     chosen = ("--target", site, "--fix", EXPERTS)
     edit(site, FORWARD, COUNTS, COUNTS.replace(".tolist", ".cpu().tolist"))
     before = cli.called("diff", "--unknown", *chosen, "--output-format", "json").json

@@ -107,7 +107,7 @@ def scene(fix: Begun) -> str:
     """Return the scene: settings with the conditions, and what the functions are given, read and call."""
     shows = "DIFFERS" if fix.kind == VALUES else "HUNG"
     conditions = dict.fromkeys(it for item in fix.rewrites for it in item.reads.conditions)
-    options = [f"    {literal(it)}: (False{', True' * (at < _MOST)}),\n" for at, it in enumerate(conditions)]
+    options = [f"    {literal(it)}: (False,{' True' * (at < _MOST)}),\n" for at, it in enumerate(conditions)]
     return _filled(
         "scene",
         imported=", ".join(sorted({shows, "PASSED"})),

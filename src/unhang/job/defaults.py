@@ -46,10 +46,10 @@ def known(how: Mapping[str, Any], installation: Installation | None, job: Job) -
     if "hydra" in how:
         return _of_hydra(root, name, job, how["hydra"])
     if "parser" in how:
-        return _of_parser(root, how["parser"], tuple(how["places"]), name)
+        return _of_parser(root, how["parser"], tuple(how.get("places", ())), name)
     command = re.split(r"[ ./]", job.program.removesuffix(".py"))[-1]
     of = how["classes"].get(command, ())
-    return _of_classes(root, tuple(of), tuple(how["places"]), name)
+    return _of_classes(root, tuple(of), tuple(how.get("places", ())), name)
 
 
 def _of_hydra(root: str, name: str, job: Job, usual: str) -> Known:
