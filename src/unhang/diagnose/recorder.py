@@ -135,8 +135,7 @@ def _begun(data: bytes) -> dict[str, Any]:
         with suppress(TypeError):  # what cannot be a key
             found = dict(zip(items[::2], items[1::2]))
             if isinstance(entries := found.get("entries"), list):
-                is_open = len(items) < 2 or items[-2] == "entries"
-                found["entries"] = entries + [one for one in inner if one and is_open]
+                found["entries"] = entries + [one for one in inner if one and items[-2] == "entries"]
                 return found if found["entries"] else {}
     return {}
 
