@@ -323,7 +323,7 @@ def test_all_that_went_wrong_is_in_the_message_and_other_jobs_by_their_addresses
     kept = tmp_path / "kept"
     assert main(["diagnose", "--live", "--master", "no:1", "--keep", str(kept)]) == 2
     assert re.search(
-        r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung:1", capsys.readouterr().err
+        r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung_1", capsys.readouterr().err
     )
     assert not kept.exists(), "nothing is in it"
 

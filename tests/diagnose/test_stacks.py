@@ -99,7 +99,7 @@ def test_a_later_dump_of_a_process_replaces_the_earlier_one() -> None:
 
 def test_json_of_py_spy() -> None:
     documents = (
-        json.dumps([thread(7, "MainThread"), thread(7, None)], indent=2)
+        json.dumps([thread(7, "MainThread"), thread(7, None, os_thread_id=9)], indent=2)
         + "\n"
         + json.dumps([thread(8, "x", active=True)])
     )

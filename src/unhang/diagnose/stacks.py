@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from functools import lru_cache
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
@@ -25,7 +24,7 @@ MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 1 << 13, 20, 3
 _NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
 _OTHER = "what is given of {} is a worker of a data loader or a launcher{}, and no rank: give the process above it"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
@@ -97,7 +96,7 @@ class Collector:
         """By pid, as py-spy says it; empty for what a process says of itself. A later dump replaces an earlier one."""
         self._earlier: dict[str, dict[str, Thread]] = {}
         """The dumps that were replaced."""
-        self._pid = ""
+        self.pid = ""
         self._titles: dict[str, str] = {}
         self._thread: Thread | None = None
         self._last: Thread | None = None
@@ -105,7 +104,6 @@ class Collector:
         self._traceback: list[Frame] = []
         self.in_traceback = False
         """Whether the last lines were a traceback, so that the next one is its exception."""
-        self._known: dict[str, Frame | str] = {}
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
@@ -122,7 +120,7 @@ class Collector:
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             key = found[1] or found[3] or ""
-            own = self.processes.get(self._pid, {})
+            own = self.processes.get(self.pid, {})
             if found[3] == MAIN and any(one.name == MAIN for it, one in own.items() if it != key):
                 self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
@@ -139,20 +137,20 @@ class Collector:
         return True
 
     def _process(self, pid: str, title: str | None = None) -> None:
-        self._pid, self._thread, self._is_gdb = pid, None, False
+        self.pid, self._thread, self._is_gdb = pid, None, False
         if pid.isdecimal():
             self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
-        if len(self.processes) < _PROCESSES or self._pid in self.processes:
-            self._earlier[self._pid] = self.processes.get(self._pid, {})
-            self.processes[self._pid] = {}
+        if len(self.processes) < _PROCESSES or self.pid in self.processes:
+            self._earlier[self.pid] = self.processes.get(self.pid, {})
+            self.processes[self.pid] = {}
 
     def _of_fault(self, key: str) -> None:
         """Begin another process, or an earlier one anew, if the last thread was a main one: CPython ends with that."""
-        own = self.processes.get(self._pid, {}) if not self._pid.isdecimal() else {}
+        own = self.processes.get(self.pid, {}) if not self.pid.isdecimal() else {}
         last = self._last
         is_over = last is not None and last.idle is None and last.frames and last.frames[-1].function == "<module>"
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
-        if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
+        if self.pid.isdecimal() or (is_over and (key or len(own) == 1)):
             new = f"process {len(self.processes) + 1}" if own else ""
             self._process(new if same is None or not key else same)
 
@@ -160,11 +158,11 @@ class Collector:
         """Take gdb's heading of a thread, or a frame; return whether it is one."""
         found = None if heading else _GDB_FRAME.match(text)
         if heading:
-            if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
+            if heading[1] in self.processes.get(self.pid, {}) or not (self._is_gdb or self.pid in self._titles):
                 self._process(f"process {len(self.processes) + 1}")
             self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
             if heading[1] == "1":  # its number is that of the process
-                self._titles[self._pid] = f"pid {heading[2]}"
+                self._titles[self.pid] = f"pid {heading[2]}"
         elif not found:
             return False
         elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
@@ -220,18 +218,17 @@ class Collector:
         return key not in earlier or earlier[key].frames != self.processes[pid][key].frames
 
     def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
-        threads = self.processes.setdefault(self._pid, {}) if len(self.processes) < _PROCESSES else {}
+        threads = self.processes.setdefault(self.pid, {}) if len(self.processes) < _PROCESSES else {}
         self._thread, self._last, self.in_traceback, self._is_gdb = thread, thread, False, False
         if first:  # what the process was at when it wrote this, so no other thread is taken for the main one
             thread.name = MAIN
-            self.processes[self._pid] = {key: thread, **threads}
+            self.processes[self.pid] = {key: thread, **threads}
         elif len(threads) < _THREADS:
             threads.pop(key, None)  # so that the last one in the text is the last one here
             threads[key] = thread
 
     def _inner(self, text: str) -> bool:
-        if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
-            self._known[text] = frame
+        frame = _frame(text)
         if self._thread is not None and frame:
             self._thread.take(frame)
         elif self._thread is None and isinstance(frame, Frame):  # Ray prints a traceback without its first line
@@ -278,31 +275,41 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
     data, broken = whole(stream)
-    text = data.decode(errors="replace")
+    text, found, wrong = data.decode(errors="replace"), Collector(), ""
     if _BARE.fullmatch(data):
-        bare = Collector()
         for number, line in enumerate(["Stack (most recent call first):", *text.splitlines()]):
-            bare.line(line.rstrip(), f"{name}:{max(number, 1)}")
-        yield from (Rank(NOBODY, stacks=one, name=title) for title, one in bare.pids())
-        return
-    decoder, wrong = json.JSONDecoder(), ""
-    place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
-    processes: dict[object, list[Stack]] = {}
-    try:
-        while place < len(text):
-            thread, place = decoder.raw_decode(text, place)
-            stack = _of_json(thread, name)
-            processes.setdefault(thread["pid"], []).append(stack)
-            place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
-    for pid, stacks in processes.items():
-        if may_be_rank(stacks):
-            yield Rank(NOBODY, stacks=tuple(stacks), name=f"pid {str(pid)[:_DIGITS]}")
-    if wrong or not processes:
-        raise ValueError(wrong if processes else "not a dump of py-spy")
+            found.line(line.rstrip(), f"{name}:{max(number, 1)}")
+    else:
+        try:
+            for thread in _threads(text):
+                for line in _as_text(thread, found.pid):
+                    found.line(line, f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}")
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
+    yield from (Rank(NOBODY, stacks=stacks, name=title) for title, stacks in found.pids())
+    if wrong or not found.processes:
+        raise ValueError(wrong if found.processes else "not a dump of py-spy")
     if broken:
         raise broken
+
+
+def _threads(text: str) -> Iterator[Any]:
+    """Yield the threads in py-spy's --json, one document or several."""
+    decoder, place = json.JSONDecoder(), 0
+    while (place := _BETWEEN.match(text, place).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
+        thread, place = decoder.raw_decode(text, place)
+        yield thread
+
+
+def _as_text(thread: Any, before: str) -> Iterator[str]:
+    """Yield a thread of py-spy's --json as its text has it, given the process before."""
+    pid, name = str(thread["pid"])[:_DIGITS], thread["thread_name"]
+    if pid != before:
+        yield f"Process {pid}: "
+    state = ("active" if thread["active"] else "idle") + "+gil" * (thread.get("owns_gil") is True)
+    yield f"Thread {thread['os_thread_id'] or thread['thread_id']} ({state})" + f': "{name}"' * bool(name)
+    for frame in thread["frames"]:
+        yield f"    {frame['name']} ({frame['filename']}{f':{line}' if (line := frame['line']) else ''})"
 
 
 def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
@@ -330,6 +337,7 @@ def whole(stream: BufferedIOBase) -> tuple[bytes, Exception | None]:
     return b"".join(blocks), None
 
 
+@lru_cache(_KNOWN)
 def _frame(text: str) -> Frame | str | None:
     """Return the frame that a line is, or the native function, if it is known what is waited for there; else None."""
     if found := _FRAME.match(text):
@@ -344,21 +352,3 @@ def native(function: str) -> str:
     """Return what a process waits for in a native function; empty if that is not known."""
     name = re.sub(r"@.*|<.*|\(.*", "", function).strip()
     return next((kind for kind, pattern in NATIVE if pattern.match(name)), "")
-
-
-def _line(value: Any) -> int:
-    line = int(value)
-    return line if 0 <= line < 10**9 else 0
-
-
-def _of_json(thread: Any, name: str) -> Stack:
-    frames = [Frame(str(frame["name"]), str(frame["filename"]), _line(frame["line"])) for frame in thread["frames"]]
-    source = f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}"
-    return Stack(
-        str(thread["thread_name"] or source),
-        tuple(frame for frame in frames if frame.line and not frame.file.endswith(_NOT_PYTHON))[:_FRAMES],
-        not thread["active"],
-        source,
-        gil=thread.get("owns_gil") is True,
-        native=tuple(frame.function for frame in takewhile(lambda one: not one.line, frames) if native(frame.function)),
-    )
