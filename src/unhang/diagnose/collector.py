@@ -233,18 +233,15 @@ def _present(pid: int) -> dict[str, str]:
         for address in _environ_addresses(pid):
             (place,) = struct.unpack("<Q", os.pread(memory.fileno(), 8, address))
             block = os.pread(memory.fileno(), 1 << 15, place) if place else b""
-            pointers = [one for (one,) in struct.iter_unpack("<Q", block[: len(block) & ~7])]
-            pointers = pointers[: pointers.index(0) if 0 in pointers else None]
-            found = _parts(b"\0".join(_text_at(memory.fileno(), pointer) for pointer in pointers))
-            if found:
+            texts = []
+            for (pointer,) in struct.iter_unpack("<Q", block[: len(block) & ~7]):
+                if not pointer:
+                    break
+                with suppress(OSError, OverflowError):
+                    texts.append(os.pread(memory.fileno(), 1 << 12, pointer).partition(b"\0")[0])
+            if found := _parts(b"\0".join(texts)):
                 return found
     return {}
-
-
-def _text_at(memory: int, address: int) -> bytes:
-    with suppress(OSError, OverflowError):
-        return os.pread(memory, 1 << 12, address).partition(b"\0")[0]
-    return b""
 
 
 def _environ_addresses(pid: int) -> Iterator[int]:
@@ -335,10 +332,9 @@ def used(pid: int) -> tuple[float, float]:
 
     py-spy calls each thread active whose number it does not know, as in a container that is seen from outside.
     """
-    seconds = float("nan")
     with suppress(OSError, ValueError, IndexError):
-        seconds = sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
-    return time.monotonic(), seconds
+        return time.monotonic(), sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), float("nan")
 
 
 def share(before: tuple[float, float], after: tuple[float, float]) -> float | None:
@@ -480,20 +476,6 @@ def _send(name: str, data: bytes) -> None:
     _say("end", f"{zlib.crc32(data):08x}")
 
 
-def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[int]:
-    """Yield the ranks of one job on this node that have no process, where torchrun says how many it has started here.
-
-    It numbers those of a node in a row; mpirun may deal ranks out to the nodes in turn.
-    """
-    here: set[int] = set()
-    for one in found:
-        node, size = (number(by_pid[one.pid], name) for name in ("GROUP_RANK", "LOCAL_WORLD_SIZE"))
-        of = number(by_pid[one.pid], "WORLD_SIZE")
-        if 0 < size <= _WIDEST and one.rank // size == node and (node + 1) * size <= of:
-            here.update(range(node * size, (node + 1) * size))
-    yield from sorted(here - {one.rank for one in found})
-
-
 def census(
     here: Collection[Found],
     by_pid: Mapping[int, Process],
@@ -501,14 +483,19 @@ def census(
     notes: Sequence[str],
     cpu: Mapping[int, float | None] = {},
 ) -> bytes:
-    """Return what is known of the ranks of one job on this node: who is there, in which state, and of how many.
+    """Return what is known of the ranks of one job on this node: who is there or gone, in which state, and of how many.
 
     ``state`` and ``cpu``, the share of a CPU that the main thread uses, are by pid.
     """
     rows: list[dict[str, object]] = [
         {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
     ]
-    rows += [{"rank": rank, "state": "gone"} for rank in _gone(here, by_pid)]
+    started: set[int] = set()
+    for one in here:  # torchrun numbers the ranks of a node in a row, and mpirun may deal them out in turn
+        node, local, size = (number(by_pid[one.pid], it) for it in ("GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+        if 0 < local <= _WIDEST and one.rank // local == node and (node + 1) * local <= size:
+            started.update(range(node * local, (node + 1) * local))
+    rows += [{"rank": rank, "state": "gone"} for rank in sorted(started - {one.rank for one in here})]
     size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
     table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
     return json.dumps(table).encode()
@@ -602,16 +589,14 @@ def on_ray(address: str, limit: float, command: Sequence[str]) -> None:
         sys.exit(" ".join(f"{type(why).__name__}: {why}".split())[:400])
     remote = ray.remote(num_cpus=0, max_retries=0)(take)
     waiting: dict[Any, str] = {}
-    nodes = 0
     for node in ray.nodes():  # type: ignore[no-untyped-call,unused-ignore]
         name = f"{node['NodeManagerAddress']}-{node['NodeID'][:8]}"
         if node["Alive"]:
-            nodes += 1
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             waiting[remote.options(scheduling_strategy=where).remote(command, limit)] = name
         else:
             _labelled(name, b"@unhang note Ray says that this node is gone")
-    print(f"@unhang nodes {nodes}", flush=True)
+    _say("nodes", str(len(waiting)))
     while waiting:
         for done in ray.wait(list(waiting))[0]:
             name = waiting.pop(done)

@@ -75,12 +75,17 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     sizes: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     wrong: list[job.Told] = []
-    found = []
+
+    def refused(error: OSError) -> None:
+        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
+
+    found: list[str] = []
     for path in paths:
-        before = len(wrong)
-        inside = [*_within(path, wrong)] if os.path.isdir(path) else [path]
-        found += inside
-        if not inside and len(wrong) == before:
+        before, walk = len(found) + len(wrong), os.walk(path, onerror=refused) if os.path.isdir(path) else ()
+        found += sorted(os.path.join(parent, name) for parent, _, names in walk for name in names)
+        if not os.path.isdir(path):
+            found.append(path)
+        elif len(found) + len(wrong) == before:
             wrong.append(job.Told(path, why="it is a folder without files"))
     last: dict[str, int] = defaultdict(int)
     for attempt in filter(None, map(_ATTEMPT.match, found)):
@@ -101,17 +106,6 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
             seen.add((status.st_dev, status.st_ino))
             sizes[file] = status.st_size
     return sizes, wrong
-
-
-def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
-    """Yield the files in a folder and its folders; links to folders are not followed."""
-
-    def refused(error: OSError) -> None:
-        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
-
-    for parent, folders, names in os.walk(folder, onerror=refused):
-        folders.sort()
-        yield from (os.path.join(parent, name) for name in sorted(names))
 
 
 def told_by(file: str) -> job.Told:
@@ -185,16 +179,17 @@ def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
     """Return what the files say, those in torchrun's folder of a rank as of that rank, unless their lines are of other
     ranks, or of two ``3/stderr.log`` each is of another node.
     """
-    unnamed = [one.named is None and (one.parts or not (one.dumps or one.why)) for one in told]
-    found = [_ATTEMPT.match(one.file) if is_unnamed else None for one, is_unnamed in zip(told, unnamed)]
-    places = [(match[3], os.path.basename(one.file)) if match and match[3] else None for match, one in zip(found, told)]
-    times = Counter(places)
-    return [
-        one._replace(named=int(place[0]))
-        if place and times[place] == 1 and {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}
-        else one
-        for one, place in zip(told, places)
-    ]
+    unnamed = [one.file for one in told if one.named is None and (one.parts or not (one.dumps or one.why))]
+    places = {file: (it[3], os.path.basename(file)) for file in unnamed if (it := _ATTEMPT.match(file)) and it[3]}
+    times = Counter(places.values())
+
+    def ranked(one: job.Told) -> job.Told:
+        place = places.get(one.file)
+        if not place or times[place] > 1 or not {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}:
+            return one
+        return one._replace(named=int(place[0]))
+
+    return [ranked(one) for one in told]
 
 
 # --- the notes of a node
@@ -203,15 +198,14 @@ def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
 def states(data: bytes, file: str) -> job.Told:
     """Return what the notes say that `--live` has written of a node. Raises ValueError if they are none."""
     raw = json.loads(data)
-    ranks, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
-    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
-    more = [f"and {len(notes) - _NOTES} more"] if len(notes) > _NOTES else []
-    why = "; ".join([*notes[:_NOTES], *more])
-    node = gate.line(str(raw.get("node") or ""))
+    rows, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
     size = size if isinstance(size, int) and 0 < size <= _MOST else None
-    parts = (_state(row, size or _MOST) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
+    parts = (_state(row, size or _MOST) for row in (rows if isinstance(rows, list) else [])[:_MOST])
+    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
+    notes[_NOTES:] = [f"and {len(notes) - _NOTES} more"] * (len(notes) > _NOTES)
+    node = gate.line(str(raw.get("node") or ""))
     name = f"{file} ({node})" if node else file
-    return job.Told(name, parts=tuple(part for part in parts if part), why=why, size=size)
+    return job.Told(name, parts=tuple(part for part in parts if part), why="; ".join(notes), size=size)
 
 
 def _state(row: Any, size: int) -> Rank | None:

@@ -40,7 +40,6 @@ _AT_ONCE = 64
 _LARGEST = 4 << 30  # bytes in all
 _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
-_NODES = 16_384
 _SHOWN = 3
 _EVERY, _CONTAINER = re.compile(r" (?:-A|--all-namespaces)\b"), re.compile(r" (?:-c[= ]?|--container[= ])(\S+)")
 """Options of kubectl's that `get` alone takes, or `exec` alone."""
@@ -242,8 +241,10 @@ class _Inbox:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self._folder, self._nodes = folder, nodes
-        self._lock, self.unpacking = Lock(), Lock()
+        self._lock, self._unpacking = Lock(), Lock()
         self._left = _LARGEST
+        self._open: dict[tuple[str, str], tuple[re.Match[str], list[bytes]]] = {}
+        """By place and node, the name and the lines of the file that is coming: one comes after the other."""
         self._done: set[tuple[str, str]] = set()
         self._step = "asking"
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -285,7 +286,6 @@ class _Inbox:
         clock = Timer(limit, _end, [process])
         clock.daemon = True
         clock.start()
-        nodes: dict[str, _Node] = {}
         said, finished = "", 0
         try:
             with process, process.stdout as lines:  # type: ignore[union-attr]  # it is a pipe
@@ -295,8 +295,6 @@ class _Inbox:
                         said = line.decode(errors="replace").strip() or said
                         continue
                     label = (found[1] or place.name.encode()).decode()
-                    if label not in nodes and len(nodes) >= _NODES:
-                        continue
                     kind, text = found[2].decode(), (found[3] or b"")
                     if kind == "nodes" and place.nodes == 0 and not found[1]:
                         self._nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
@@ -308,13 +306,13 @@ class _Inbox:
                         finished += 1
                         self._done.add((place.name, label))
                     else:
-                        nodes.setdefault(label, _Node(self, label)).take(kind, text)
+                        self._take((place.name, label), kind, text)
         finally:
             clock.cancel()
             with self._lock:
                 self._running.discard(process)
-            for node in nodes.values():
-                node.close()
+            for key in [key for key in tuple(self._open) if key[0] == place.name]:
+                self._refuse(key, "a file arrived incomplete")
         if time.monotonic() >= until:
             self.note(place.name, f"not everything arrived within {limit:.0f} s")
         elif finished < max(place.nodes, 1) and place.command[0] != "echo":
@@ -325,71 +323,56 @@ class _Inbox:
             if len(self.notes) < 100:
                 self.notes.append(f"{whose}: {gate.line(text[:500])}")
 
-    def has_room(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         with self._lock:
             if size > self._left:
                 return False
             self._left -= size
             return True
 
-    def keep(self, label: str, name: re.Match[str], data: bytes) -> None:
-        """Write a file of a node; of its notes, see who is there."""
-        world, rest = name.groups()
-        path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        if rest == "ranks.json":
-            with suppress(ValueError, AttributeError, RecursionError):
-                if (told := states(data, label)).parts:
-                    self.told[world].append(told)
-
-
-class _Node:
-    """One node's files, of which one comes after the other."""
-
-    def __init__(self, inbox: _Inbox, label: str) -> None:
-        self._inbox, self._label = inbox, label
-        self._name: re.Match[str] | None = None
-        self._lines: list[bytes] = []
-
-    def take(self, kind: str, text: bytes) -> None:
+    def _take(self, key: tuple[str, str], kind: str, text: bytes) -> None:
+        """Take a line of a node's file."""
+        name, lines = self._open.get(key, (None, []))
         if kind == "begin":
-            self.close()
-            name = text.decode(errors="replace")
-            self._name, self._lines = _NAME.fullmatch(name), []
-            if self._name is None or not self._inbox.has_room(_FILE):
-                self._name = None
-                self._inbox.note(self._label, f"a file was refused: {name[:100]}")
-        elif self._name and kind == "data":
-            self._lines.append(text)
-            if not self._inbox.has_room(len(text)):
-                self._refuse("a file is too large")
-        elif self._name and kind == "end":
-            self._end(self._name, text.strip())
+            if name:
+                self._refuse(key, "a file arrived incomplete")
+            found = _NAME.fullmatch(text.decode(errors="replace"))
+            if found and self._has_room(_FILE):
+                self._open[key] = found, []
+            else:
+                self.note(key[1], f"a file was refused: {text[:100].decode(errors='replace')}")
+        elif name and kind == "data":
+            lines.append(text)
+            if not self._has_room(len(text)):
+                self._refuse(key, "a file is too large")
+        elif name:
+            with self._unpacking:
+                self._end(key, name, lines, text.strip())
 
-    def close(self) -> None:
-        """Forget a file that has not come whole."""
-        if self._name:
-            self._refuse("a file arrived incomplete")
-
-    def _end(self, name: re.Match[str], checksum: bytes) -> None:
+    def _end(self, key: tuple[str, str], name: re.Match[str], lines: list[bytes], checksum: bytes) -> None:
+        """Keep a file that has come whole."""
         largest = _NOTES if name[2] == "ranks.json" else collector.LARGEST_DUMP + 1
         unpacked = zlib.decompressobj()
-        with self._inbox.unpacking:
-            try:
-                packed = b"".join(base64.b64decode(line, validate=True) for line in self._lines)
-                data = unpacked.decompress(packed, largest + 1)
-            except (binascii.Error, zlib.error, ValueError):
-                data, checksum = b"", b"none"
-            if len(data) > largest or not self._inbox.has_room(len(data)):
-                self._refuse("a file is too large")
-            elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
-                self._refuse("a file came damaged")
-            else:
-                self._inbox.keep(self._label, name, data)
-                self._name = None
+        try:
+            packed = b"".join(base64.b64decode(line, validate=True) for line in lines)
+            data = unpacked.decompress(packed, largest + 1)
+        except (binascii.Error, zlib.error, ValueError):
+            data, checksum = b"", b"none"
+        if len(data) > largest or not self._has_room(len(data)):
+            self._refuse(key, "a file is too large")
+        elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
+            self._refuse(key, "a file came damaged")
+        else:
+            del self._open[key]
+            world, rest = name.groups()
+            path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", key[1]) / rest
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            if rest == "ranks.json":
+                with suppress(ValueError, AttributeError, RecursionError):
+                    if (told := states(data, key[1])).parts:
+                        self.told[world].append(told)
 
-    def _refuse(self, why: str) -> None:
-        assert self._name
-        self._inbox.note(self._label, f"{why}: {self._name[2].rpartition('/')[2]}")
-        self._name = None
+    def _refuse(self, key: tuple[str, str], why: str) -> None:
+        name, _ = self._open.pop(key)
+        self.note(key[1], f"{why}: {name[2].rpartition('/')[2]}")

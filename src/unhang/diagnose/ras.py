@@ -95,7 +95,7 @@ class Reader:
     """Reads reports in the lines of a text, one answer or several."""
 
     def __init__(self) -> None:
-        self._answers: list[dict[str, _Comm]] = []
+        self._answers: list[dict[str, _Comm]] = [{}]
         self._lost: dict[Member, bool] = {}
         """Processes that do not answer, and whether RAS calls them dead."""
         self._rows: list[tuple[int, int, str]] = []
@@ -121,7 +121,7 @@ class Reader:
 
     def _took(self, text: str) -> bool:
         if _SNAPSHOT.match(text):
-            if not text.startswith("Communicators") or not self._answers:
+            if not text.startswith("Communicators"):
                 self._next()
         elif found := _OURS.match(text):
             self._ranks[found[2]] = int(found[1])
@@ -159,15 +159,13 @@ class Reader:
         return True
 
     def _next(self) -> None:
-        if not self._answers or self._answers[-1] or self._rows:
+        if self._answers[-1] or self._rows:
             self._answers.append({})
             self._lost, self._rows = {}, []
         self._heads = set()
         self._comm, self._is_dead = None, False
 
     def _begin(self, name: str) -> None:
-        if not self._answers:
-            self._answers.append({})
         self._comm = self._answers[-1].setdefault(name, _Comm(name))
         self._what, self._last = "", _NONE
 
@@ -196,11 +194,9 @@ class Reader:
         if found["counts"]:
             own = [(what, value) for what, value in told.items() if value.isdecimal()]
         elif kind == "ranks":
-            errors = [error for key in ("init_state", "async_error") if (error := phrases.RAS.get(told.get(key, "")))]
-            ends = "true" in (told.get("finalize_called"), told.get("destroy_flag"))
-            ready = "FINALIZE" if ends else "RUNNING" if told.get("init_state") == "0" else "INIT"
-            status = "ABORT" if told.get("abort_flag") == "true" else ready
-            own = [*((_ERROR, error) for error in errors), (_STATUS, status)]
+            errors = [phrases.RAS.get(told.get(key, "")) for key in ("init_state", "async_error")]
+            own = [(_ERROR, error) for error in errors if error]
+            own.append((_STATUS, "RUNNING" if told.get("init_state") == "0" else "INIT"))
         elif is_dead or told.get("unresponsive") == "true":
             own, self._lost[member._replace(within=None)] = [_MISSING], is_dead
         else:
@@ -210,20 +206,23 @@ class Reader:
 
     def statements(self) -> Iterator[Statement]:
         """Yield what the last answer says, beside those before."""
-        comms = self._answers[-1] if self._answers else {}
+        comms = self._answers[-1]
         world = self._world([*comms.values()])
         everybody = [(one, comm) for comm in comms.values() for own in comm.named.values() for one in own]
         ranks = {(one.pid, one.host): one.within for one, comm in everybody if one.pid and comm is world}
         for pid, rank in self._ranks.items():  # of other hosts, some may have the same number
             same = {(one.pid, one.host) for one, _ in everybody if one.pid == pid}
             ranks.update(dict.fromkeys(same, rank) if len(same) == 1 else {})
+
+        def of_job(one: Member, comm: _Comm | None = None) -> Member:
+            within = one.within if comm is not None and comm is world else None
+            return one._replace(rank=ranks.get((one.pid, one.host), within))
+
         for comm in comms.values():
             for own in comm.named.values():
-                outside = [one.within if comm is world else None for one in own]
-                own[:] = [one._replace(rank=ranks.get((one.pid, one.host), it)) for one, it in zip(own, outside)]
+                own[:] = [of_job(one, comm) for one in own]
         lost = dict.fromkeys((one for comm in comms.values() for one in comm.named.get(_MISSING, ())), False)
-        told = {one._replace(rank=ranks.get((one.pid, one.host))): is_dead for one, is_dead in self._lost.items()}
-        found = [*_lost({**lost, **told})]
+        found = [*_lost({**lost, **{of_job(one): is_dead for one, is_dead in self._lost.items()}})]
         for name, comm in comms.items():
             found += _reported(comm)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])

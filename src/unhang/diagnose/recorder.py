@@ -391,21 +391,13 @@ def _operation(
 ) -> Operation:
     entry = entries[row.at]
     group = groups.get(row.group) or Group(_text(row.group), _description(entry["process_group"][-1]))
-    inputs, frames = _sizes(entry.get("input_sizes")), entry.get("frames")
+    inputs, outputs = (_sizes(entry.get(f"{what}_sizes")) for what in ("input", "output"))
+    dtypes, frames = _types(entry.get("input_dtypes")), entry.get("frames")
+    frames = tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else ()
+    elements = None if inputs is None else min(sum(map(prod, inputs)), _LARGEST)
+    source, peer = f"{name}: entry {_text(entry.get('record_id', row.at))}", _end(group, entry["profiling_name"], 4)
     return Operation(
-        rank,
-        group,
-        row.sequence,
-        row.kind,
-        inputs,
-        _sizes(entry.get("output_sizes")),
-        _types(entry.get("input_dtypes")),
-        None if inputs is None else min(sum(map(prod, inputs)), _LARGEST),
-        done,
-        tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
-        f"{name}: entry {_text(entry.get('record_id', row.at))}",
-        _end(group, entry["profiling_name"], 4),
-        row.begun,
+        rank, group, row.sequence, row.kind, inputs, outputs, dtypes, elements, done, frames, source, peer, row.begun
     )
 
 
