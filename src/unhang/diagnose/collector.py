@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-APART_S = 30.0
-"""So far apart are the two stacks of a rank."""
+APART_S = 30.0  # so far apart are the two stacks of a rank
 MARK = "@unhang"
 OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_RAS, LARGEST_DUMP = 4 << 20, 32 << 20, 256 << 20
@@ -54,13 +53,10 @@ class Process(NamedTuple):
     pid: int
     parent: int
     environment: Mapping[str, str]
-    torch: bool
-    """Whether it has loaded torch."""
-    readable: bool = True
-    """Whether its environment of now could be read, and not only that with which it was started."""
+    torch: bool  # whether it has loaded torch
+    readable: bool = True  # whether its environment of now could be read, and not only that with which it was started
     began: int = 0
-    network: str = ""
-    """The namespace in which its addresses hold."""
+    network: str = ""  # the namespace in which its addresses hold
 
 
 class Found(NamedTuple):
@@ -68,8 +64,7 @@ class Found(NamedTuple):
 
     rank: int
     pid: int
-    world: str
-    """Where its ranks meet: of two jobs on a node, each has a rank 0."""
+    world: str  # where its ranks meet: of two jobs on a node, each has a rank 0
 
 
 # --- which processes are ranks
@@ -172,9 +167,9 @@ def _status(pid: int | str) -> list[str]:
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].decode().split()
 
 
-def _read(path: str, size: int = -1) -> bytes:
+def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read(size)
+        return file.read()
 
 
 def _parts(block: bytes) -> dict[str, str]:
@@ -353,8 +348,6 @@ def _pipe(rank: Found, process: Process) -> bool:
         return False
     with suppress(OSError):
         path = _inside(rank.pid, f"{stem}{rank.rank}.pipe")
-        if not stat.S_ISFIFO(os.lstat(path).st_mode):
-            return False
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # fails where nobody reads it
         try:
             return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1") == 1
@@ -380,15 +373,13 @@ def _written(rank: Found, process: Process) -> tuple[int, int, str]:
     cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
     stems = [environment.get(name) for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
     stems += [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]  # noqa: S108 - torch's own defaults
-    found = [(0, 0, "")]
-    with suppress(OSError, ValueError, IndexError):
-        started = booted() + int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
-        for stem in filter(None, stems):
-            path = _inside(rank.pid, f"{stem}{rank.rank}")
-            with suppress(OSError):
-                status = os.lstat(path)
-                if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mtime >= started - 1:
-                    found.append((status.st_mtime_ns, status.st_size, path))
+    started, found = booted() + process.began / os.sysconf("SC_CLK_TCK"), [(0, 0, "")]
+    for stem in filter(None, stems):
+        path = _inside(rank.pid, f"{stem}{rank.rank}")
+        with suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mtime >= started - 1:
+                found.append((status.st_mtime_ns, status.st_size, path))
     return max(found)
 
 

@@ -28,21 +28,18 @@ _ARCHIVE = re.compile(rb"(?s).{257}ustar|PK\x03\x04|\xfd7zXZ\0|\x28\xb5\x2f\xfd|
 """How tar, zip, xz, zstd, bzip2 and 7z begin."""
 _RANK = re.compile(
     r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
-)
-"""A rank in a name, and what it is within, where that is not the job."""
+)  # A rank in a name, and what it is within, where that is not the job
 _STAMP = re.compile(
     r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
 )
-_OF_DUMP = re.compile(r"(?:.*\D)?(\d{1,7})$")
-"""torch puts the rank behind what a user has called the dumps."""
+_OF_DUMP = re.compile(r"(?:.*\D)?(\d{1,7})$")  # torch puts the rank behind what a user has called the dumps
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/(?:(\d{1,7})/[^/]+$)?")
 """torchrun's folder of each start of the ranks, and the rank on its node."""
 _WORLD = re.compile(
     rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
     rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
-)
-"""Where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins."""
+)  # where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins
 _STATES = (RUNNING, "stopped", GONE)
 _MOST, _NOTES = 1 << 20, 5
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)

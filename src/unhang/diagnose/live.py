@@ -64,8 +64,7 @@ class Place(NamedTuple):
     name: str
     command: tuple[str, ...]
     nodes: int = 1
-    is_all: bool = True
-    """Whether these are all nodes of the job."""
+    is_all: bool = True  # whether these are all nodes of the job
     cwd: str | None = None
     """Where the command runs; None: in our own working directory, as paths in kubectl's options are relative to it."""
 
@@ -194,7 +193,7 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
     What went wrong is noted in the files. Raises UnhangError ``no-ranks``, and OSError if the folder is not writable.
     """
     inbox = _Inbox(folder, sum(place.nodes for place in places))
-    step(inbox.progress)
+    step(lambda: f"{len(inbox.done)} of {count(inbox.nodes, 'node')} done; {inbox.step}")
     with ThreadPoolExecutor(min(_AT_ONCE, len(places))) as pool:
         try:
             list(pool.map(inbox.receive, places))
@@ -205,7 +204,7 @@ def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected
         raise _nobody(inbox.notes)
     # that a node has other jobs' ranks alone matters where no node has this one's
     notes = [note for note in inbox.notes if f": {collector.OTHERS}: " not in note]
-    is_whole = not notes and inbox.is_whole() and all(place.is_all for place in places)
+    is_whole = not notes and len(inbox.done) >= inbox.nodes and all(place.is_all for place in places)
     jobs = []
     for world, told in inbox.told.items():
         size = max(one.size or 0 for one in told)
@@ -240,25 +239,17 @@ class _Inbox:
     """The folder into which all nodes write."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self._folder, self._nodes = folder, nodes
+        self._folder, self.nodes = folder, nodes
         self._lock, self._unpacking = Lock(), Lock()
         self._left = _LARGEST
         self._open: dict[tuple[str, str], tuple[re.Match[str], list[bytes]]] = {}
         """By place and node, the name and the lines of the file that is coming: one comes after the other."""
-        self._done: set[tuple[str, str]] = set()
-        self._step = "asking"
+        self.done: set[tuple[str, str]] = set()
+        self.step = "asking"
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_over = False
         self.notes: list[str] = []
-        self.told: dict[str, list[Told]] = defaultdict(list)
-        """By job, what each node has told of its ranks."""
-
-    def progress(self) -> str:
-        return f"{len(self._done)} of {count(self._nodes, 'node')} done; {self._step}"
-
-    def is_whole(self) -> bool:
-        """Return whether each node has sent all."""
-        return len(self._done) >= self._nodes
+        self.told: dict[str, list[Told]] = defaultdict(list)  # by job, what each node has told of its ranks
 
     def end(self) -> None:
         """End all that runs, and start nothing more."""
@@ -297,14 +288,14 @@ class _Inbox:
                     label = (found[1] or place.name.encode()).decode()
                     kind, text = found[2].decode(), (found[3] or b"")
                     if kind == "nodes" and place.nodes == 0 and not found[1]:
-                        self._nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
+                        self.nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
                     elif kind == "note":
                         self.note(label, text.decode(errors="replace"))
                     elif kind == "step":
-                        self._step = text.decode(errors="replace")
+                        self.step = text.decode(errors="replace")
                     elif kind == "done":
                         finished += 1
-                        self._done.add((place.name, label))
+                        self.done.add((place.name, label))
                     else:
                         self._take((place.name, label), kind, text)
         finally:

@@ -41,8 +41,7 @@ _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 _PROCESS = re.compile(
     r"(?:.*(?P<dead>PEER_DEAD): |\s*)Process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80}) managing GPU"
 )
-_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
-"""What ``--live`` writes above an answer."""
+_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")  # what ``--live`` writes above an answer
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
     r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|'
@@ -59,12 +58,10 @@ _WRONG = {"INCOMPLETE", "MISMATCH", "ERROR", "ABORT"}
 class Member(NamedTuple):
     """A rank of a communicator, or a process."""
 
-    within: int | None
-    """Its rank in the communicator."""
+    within: int | None  # its rank in the communicator
     pid: str = ""
     host: str = ""
-    rank: int | None = None
-    """Its rank in the job, once that is known."""
+    rank: int | None = None  # its rank in the job, once that is known
 
     @property
     def process(self) -> str:
@@ -96,28 +93,22 @@ class Reader:
 
     def __init__(self) -> None:
         self._answers: list[dict[str, _Comm]] = [{}]
-        self._lost: dict[Member, bool] = {}
-        """Processes that do not answer, and whether RAS calls them dead."""
+        self._lost: dict[Member, bool] = {}  # processes that do not answer, and whether RAS calls them dead
         self._rows: list[tuple[int, int, str]] = []
         """Of the table: how many communicators, of how many ranks each, and their status and errors."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
-        self._heads: set[str] = set()
-        """The headings of the last answer: it has each once."""
+        self._heads: set[str] = set()  # the headings of the last answer: it has each once
         self._what, self._last = "", _NONE
         self._is_dead = False
-        self._open, self.source = 0, ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may belong to the last ones."""
-        return self._open > 0
+        self.is_open = 0  # so many of the next lines may belong to the last ones
+        self.source = ""
 
     def line(self, text: str, source: str) -> None:
         """Take the next line, without what its launcher put before it."""
-        self._open = max(self._open - 1, 0)
+        self.is_open = max(self.is_open - 1, 0)
         if self._took(text.rstrip()):
-            self._open, self.source = _LINES, self.source or source
+            self.is_open, self.source = _LINES, self.source or source
 
     def _took(self, text: str) -> bool:
         if _SNAPSHOT.match(text):
@@ -224,7 +215,11 @@ class Reader:
         lost = dict.fromkeys((one for comm in comms.values() for one in comm.named.get(_MISSING, ())), False)
         found = [*_lost({**lost, **{of_job(one): is_dead for one, is_dead in self._lost.items()}})]
         for name, comm in comms.items():
-            found += _reported(comm)
+            for error in comm.of(_ERROR):
+                members = comm.named[_ERROR, error]
+                cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
+                one = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
+                found.append(one._replace(weight=phrases.FOLLOWS) if "Remote" in error else one)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
             words = {word for _, _, told in self._rows for word in told.split(",")}
@@ -259,14 +254,6 @@ def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
         if same := [one for one, is_dead in named.values() if is_dead == dead]:
             words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
             yield _statement("process-died", words, same, "ras-lost", phrases.RAS["ended"])
-
-
-def _reported(comm: _Comm) -> Iterator[Statement]:
-    for error in comm.of(_ERROR):
-        members = comm.named[_ERROR, error]
-        cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
-        found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
-        yield found._replace(weight=phrases.FOLLOWS) if "Remote" in error else found
 
 
 def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from unhang import gate
 from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, kind_of
+from unhang.diagnose.stacks import documents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones, and all of the batch of the last."""
 _WIDEST_BATCH, _MOVES = 1 << 10, 1 << 8
-RECENT, _WORD = 24, 100
-"""So many of the newest entries are kept for a picture."""
-_AHEAD = 1 << 17
-"""So many bytes an unpickler looks ahead at: else it asks for each small part."""
+RECENT, _WORD = 24, 100  # so many of the newest entries are kept for a picture
+_AHEAD = 1 << 17  # so many bytes an unpickler looks ahead at: else it asks for each small part
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS = 1000, 200, 10**7
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
@@ -41,12 +40,9 @@ _TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 class Dump(NamedTuple):
     """What one dump says."""
 
-    rank: Rank
-    """Its number is -1 where neither the dump nor the name tells it."""
-    groups: tuple[Group, ...]
-    """Those that the dump lists; gloo's dumps list none."""
-    newest: int
-    """When the newest entry was made, in nanoseconds."""
+    rank: Rank  # its number is -1 where neither the dump nor the name tells it
+    groups: tuple[Group, ...]  # those that the dump lists; gloo's dumps list none
+    newest: int  # when the newest entry was made, in nanoseconds
     broken: str
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
 
@@ -147,23 +143,12 @@ def _json(data: bytes) -> tuple[object, str]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
-        start = re.search(r'"entries"\s*:\s*\[', text)
-        entries = _whole(text, start.end()) if start else []
+        start, entries = re.search(r'"entries"\s*:\s*\[', text), list[Any]()
+        with suppress(ValueError, RecursionError):
+            entries.extend(documents(text, start.end() if start else len(text)))
         if not entries:
             raise
         return {"entries": entries}, f"it breaks off: {error}"
-
-
-def _whole(text: str, at: int) -> list[Any]:
-    """Return the whole objects of a list that begins there and breaks off."""
-    decoder, found = json.JSONDecoder(), []
-    while (begin := text.find("{", at)) >= 0:
-        try:
-            value, at = decoder.raw_decode(text, begin)
-        except (ValueError, RecursionError):
-            break
-        found.append(value)
-    return found
 
 
 # --- what all entries say, each looked at once
@@ -178,8 +163,7 @@ class _Row(NamedTuple):
     sequence: int
     kind: str
     done: bool
-    begun: bool = False
-    """Whether a device is in it: torch tells it where it times them."""
+    begun: bool = False  # whether a device is in it: torch tells it where it times them
 
     @property
     def batch(self) -> tuple[str, bool, int]:
@@ -192,16 +176,11 @@ class _Scan:
 
     def __init__(self, entries: list[Any]) -> None:
         self.unread = 0
-        self.open: list[_Row] = []
-        """Those that their own state does not call done."""
-        self.closing: list[_Row] = []
-        """The entries that close a batch."""
-        self.peers: set[tuple[str, str]] = set()
-        """Each group, and each title in it that names two ranks."""
-        self.newest: dict[str, int] = {}
-        """The number of the newest collective of each group."""
-        self.ids: dict[str, object] = {}
-        """What this rank's process calls each group."""
+        self.open: list[_Row] = []  # those that their own state does not call done
+        self.closing: list[_Row] = []  # the entries that close a batch
+        self.peers: set[tuple[str, str]] = set()  # each group, and each title in it that names two ranks
+        self.newest: dict[str, int] = {}  # the number of the newest collective of each group
+        self.ids: dict[str, object] = {}  # what this rank's process calls each group
         titles: dict[str, tuple[bool, str]] = {}
         titled, before = titles.get, self.newest.get
         done: dict[tuple[str, str], tuple[int, str, bool, int, str, bool]] = {}

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from io import BufferedIOBase
 
-NOBODY = -1
-"""The rank where a text does not say it."""
+NOBODY = -1  # the rank where a text does not say it
 MAIN = "MainThread"
 
 _LARGEST = 1 << 28
@@ -65,13 +64,11 @@ class Thread:
     def __init__(
         self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
     ) -> None:
-        self.name, self.idle, self.source, self._gil, self._outermost_first = name, idle, source, gil, outermost_first
+        self.name, self.idle, self.source, self.gil, self._outermost_first = name, idle, source, gil, outermost_first
         self.frames: list[Frame] = []
         self.native: list[str] = []
-        self.names: list[str] = []
-        """The innermost native functions that say more than that it waits, known or not."""
-        self.library = ""
-        """The innermost one whose functions have no names."""
+        self.names: list[str] = []  # the innermost native functions that say more than that it waits, known or not
+        self.library = ""  # the innermost one whose functions have no names
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's, or that Python calls by name."""
@@ -82,11 +79,6 @@ class Thread:
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
-    def stack(self, *, main: bool, moved: bool | None) -> Stack:
-        """Return what was read; ``main``: whether it is the main thread."""
-        name = MAIN if main else self.name or self.source
-        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil, tuple(self.native))
-
 
 class Collector:
     """The stacks in the text of one speaker, line by line."""
@@ -94,16 +86,14 @@ class Collector:
     def __init__(self) -> None:
         self.processes: dict[str, dict[str, Thread]] = {}
         """By pid, as py-spy says it; empty for what a process says of itself. A later dump replaces an earlier one."""
-        self._earlier: dict[str, dict[str, Thread]] = {}
-        """The dumps that were replaced."""
+        self._earlier: dict[str, dict[str, Thread]] = {}  # the dumps that were replaced
         self.pid = ""
         self._titles: dict[str, str] = {}
         self._thread: Thread | None = None
         self._last: Thread | None = None
         self._is_gdb = False
         self._traceback: list[Frame] = []
-        self.in_traceback = False
-        """Whether the last lines were a traceback, so that the next one is its exception."""
+        self.in_traceback = False  # whether the last lines were a traceback, so that the next one is its exception
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
@@ -189,14 +179,14 @@ class Collector:
         """Yield the stacks of each process that may be a rank, and what it is called; empty for what a log says."""
         unnamed = [pid for pid in self.processes if pid not in self._titles]
         for pid, threads in self.processes.items():
-            main = _main([thread for thread in threads.values() if thread.frames or thread.native])
-            stacks = tuple(
-                thread.stack(main=thread is main, moved=self._moved(pid, key))
-                for key, thread in threads.items()
-                if thread.frames or thread.native
-            )
+            known = {key: thread for key, thread in threads.items() if thread.frames or thread.native}
+            main, earlier, stacks = _main([*known.values()]), self._earlier.get(pid), []
+            for key, one in known.items():
+                name = MAIN if one is main else one.name or one.source
+                moved = (key not in earlier or earlier[key].frames != one.frames) if earlier else None
+                stacks.append(Stack(name, tuple(one.frames), one.idle, one.source, moved, one.gil, tuple(one.native)))
             if stacks and may_be_rank(stacks) and (main or not all(map(is_helper, stacks))):
-                yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
+                yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), tuple(stacks)
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """Yield what is told of each process that is no rank, or whose main thread is not given, and where."""
@@ -210,12 +200,6 @@ class Collector:
                 names = " < ".join(told.names or [frame.function for frame in told.frames[:_NAMES]]) or told.library
                 words = _OTHER if whose else _NO_WAIT if main else _NO_MAIN
                 yield words.format(self._titles.get(pid) or "a process", f" ({names})" if names else ""), told.source
-
-    def _moved(self, pid: str, key: str) -> bool | None:
-        """Return whether a thread has moved on since the dump before, if there is one."""
-        if not (earlier := self._earlier.get(pid)):
-            return None
-        return key not in earlier or earlier[key].frames != self.processes[pid][key].frames
 
     def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
         threads = self.processes.setdefault(self.pid, {}) if len(self.processes) < _PROCESSES else {}
@@ -281,7 +265,7 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
             found.line(line.rstrip(), f"{name}:{max(number, 1)}")
     else:
         try:
-            for thread in _threads(text):
+            for thread in documents(text, 0):
                 for line in _as_text(thread, found.pid):
                     found.line(line, f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}")
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -293,12 +277,12 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
         raise broken
 
 
-def _threads(text: str) -> Iterator[Any]:
-    """Yield the threads in py-spy's --json, one document or several."""
-    decoder, place = json.JSONDecoder(), 0
+def documents(text: str, place: int) -> Iterator[Any]:
+    """Yield what lists of JSON have from there on, one list or several. Raises ValueError where they break off."""
+    decoder = json.JSONDecoder()
     while (place := _BETWEEN.match(text, place).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
-        thread, place = decoder.raw_decode(text, place)
-        yield thread
+        value, place = decoder.raw_decode(text, place)
+        yield value
 
 
 def _as_text(thread: Any, before: str) -> Iterator[str]:
@@ -312,7 +296,7 @@ def _as_text(thread: Any, before: str) -> Iterator[str]:
         yield f"    {frame['name']} ({frame['filename']}{f':{line}' if (line := frame['line']) else ''})"
 
 
-def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
+def may_be_rank(stacks: Sequence[Stack]) -> bool:
     """Return whether a process may be a rank, by its main thread: data loaders' workers and launchers are none."""
     return not any(
         frame.file.endswith(file) and frame.function.rpartition(".")[2] == function
