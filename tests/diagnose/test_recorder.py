@@ -327,7 +327,8 @@ def test_nothing_in_a_pickle_runs(tmp_path: Path, protocol: int) -> None:
     data = pickle.dumps({"entries": [entry(0), entry(1)], "x": _Runs(tmp_path / "ran")}, protocol)
     with pytest.raises(ValueError, match=r"it names \w+.mkdir"):
         recorder.unpickled(data)
-    assert protocol < 2 or "it names" in recorder.read(data, "dump_1", 1).broken, "what stands before it is read"
+    with pytest.raises(ValueError, match=r"it names \w+.mkdir" if protocol > 1 else "Expecting value"):
+        recorder.read(data, "dump_1", 1)
     assert not (tmp_path / "ran").exists()
     pickle.loads(data)
     assert (tmp_path / "ran").exists(), "the same pickle, read by pickle"

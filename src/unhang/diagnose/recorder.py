@@ -34,6 +34,7 @@ _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS = 1000, 200, 10**7
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
+_NO_CODE = ", and data has no code"
 _TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 
 
@@ -112,7 +113,7 @@ def _pickle(data: bytes) -> tuple[object, str]:
     try:
         return unpickled(data), ""
     except ValueError as error:
-        if whole := _begun(data):
+        if not str(error).endswith(_NO_CODE) and (whole := _begun(data)):
             return whole, f"it breaks off: {error}"
         raise
 
@@ -406,7 +407,7 @@ def _types(value: object) -> tuple[str, ...] | None:
 
 class _Data:
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(f"it names {module}.{name}, and data has no code")
+        raise ValueError(f"it names {module}.{name}{_NO_CODE}")
 
 
 class _Unpickler(_Data, pickle.Unpickler):
