@@ -169,28 +169,25 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(hung, "kubectl", KUBECTL)
-    main(["diagnose", "--live", "--kubectl", "job=x -n team -c main"])
-    said, notes = capsys.readouterr()
-    assert "pod a-1: the pod is Failed OOMKilled" in notes
-    assert said
-
-
-@pytest.mark.slow
-def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
-    hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--kubectl", "job=x -n team -c main"], "pod a-1: the pod is Failed OOMKilled"),
+        (["--ray", "ray://head:10001", "--python", "env/bin/python"], "Ray says that this node is gone"),
+    ],
+)
+def test_pods_and_nodes_of_ray_are_asked_and_those_that_do_not_run_are_named(
+    words: list[str], note: str, hung: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_ray(tmp_path / "env")
-    monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "kept"
+    program(hung, "kubectl", KUBECTL)
+    with_ray(hung.parent / "env")
+    monkeypatch.chdir(hung.parent)
     # other tests' jobs may run on this machine, and the one with most ranks would be diagnosed
-    words = ["--ray", "ray://head:10001", "--python", "env/bin/python", "--master", "hung:1", "--keep", str(kept)]
-    main(["diagnose", "--live", *words])
+    main(["diagnose", "--live", *words, "--master", "hung:1", "--keep", "kept"])
     said, notes = capsys.readouterr()
-    assert "Ray says that this node is gone" in notes
+    assert note in notes
     assert "its process is stopped" in said
-    assert list(kept.glob("hung_1/*/stacks/rank_5.txt"))
+    assert list(Path("kept").glob("hung_1/*/stacks/rank_5.txt"))
 
 
 @pytest.mark.parametrize("place", ["here", *(pytest.param(it, marks=pytest.mark.slow) for it in ("ray", "slurm"))])

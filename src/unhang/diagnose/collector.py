@@ -67,9 +67,6 @@ class Found(NamedTuple):
     world: str  # where its ranks meet: of two jobs on a node, each has a rank 0
 
 
-# --- which processes are ranks
-
-
 def ranks(processes: Collection[Process]) -> tuple[Found, ...]:
     """Return the ranks among the processes of a node, in ascending order.
 
@@ -177,8 +174,6 @@ def _parts(block: bytes) -> dict[str, str]:
     return {name: value for name, equals, value in parts if equals}
 
 
-# --- ranks that are arguments, as of torch.multiprocessing.spawn
-
 _STARTED = re.compile(r"(?m)^ {4}(?:\w+\.)?run \(multiprocessing/process\.py:\d+\)$")
 _FRAME = re.compile(r"(?m)^ {4}(?=\S)")
 _SPAWNED = re.compile(r"(?s)_wrap \(torch/multiprocessing/spawn\.py:.*?\n +i: (\d{1,7})\n")
@@ -273,9 +268,6 @@ def _symbol(path: str, start: int) -> Iterator[int]:
                     yield value + (start if kind == 3 else 0)
 
 
-# --- stacks
-
-
 def py_spy(pid: int = 0) -> str | None:
     """Return the path of py-spy: on our PATH, beside our interpreter, or beside the torch of a rank, if it is ours."""
     places = [os.environ.get("PATH"), os.path.dirname(sys.executable)]
@@ -336,9 +328,6 @@ def share(before: tuple[float, float], after: tuple[float, float]) -> float | No
     """Return the share of a CPU that was used between two times; None if it is gone, or they are too close to tell."""
     apart, seconds = after[0] - before[0], after[1] - before[1]
     return round(seconds / apart, 3) if apart >= 1 and seconds >= 0 else None
-
-
-# --- the recorder's dumps
 
 
 def _pipe(rank: Found, process: Process) -> bool:
@@ -415,9 +404,6 @@ def _dumps(found: Collection[Found], by_pid: Mapping[int, Process]) -> bool:
     return True
 
 
-# --- NCCL's RAS, which answers for a whole job
-
-
 def ras(address: str) -> bytes:
     """Return what NCCL's RAS says at an address, as JSON from 2.28.7 on; empty if nothing answers there in time."""
     host, _, port = address.rpartition(":")
@@ -450,9 +436,6 @@ def asked(found: Collection[Found], by_pid: Mapping[int, Process]) -> dict[str, 
         if said and (len(jobs) == 1 or any(re.search(rf'(?:process|"pid":) {it}\b'.encode(), said) for it in pids)):
             told[world] = head + said
     return told
-
-
-# --- all of it, in order
 
 
 def _say(kind: str, text: str = "") -> None:
@@ -555,9 +538,6 @@ def _stacks(program: str | None, pids: Sequence[int], which: str, notes: list[st
         of = ", ".join(str(pid) for pid in alive if taken[pid][1] == why)
         notes.append(f"no stacks, the {which} time, of process {of}: {why}")
     return {pid: stacks for pid, (stacks, _) in taken.items()}
-
-
-# --- on the nodes of a Ray cluster: the job's own Python, which has Ray, runs this
 
 
 def on_ray(address: str, limit: float, command: Sequence[str]) -> None:

@@ -130,21 +130,16 @@ def told_by(file: str) -> job.Told:
 @contextmanager
 def opened(file: str) -> Iterator[_Stream]:
     """Open a file, unzipped, and in UTF-8 without a mark of its encoding if it is text that has one."""
-    with BufferedReader(FileIO(file), _HEAD) as stream:
-        if stream.peek(2)[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=stream) as unzipped:
-                yield _decoded(unzipped)
-        else:
-            yield _decoded(stream)
-
-
-def _decoded(stream: _Stream) -> _Stream:
-    head = stream.peek(len(BOM_UTF8))
-    if head.startswith(BOM_UTF8):
-        stream.read(len(BOM_UTF8))
-    elif head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-        return BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
-    return stream
+    with BufferedReader(FileIO(file), _HEAD) as raw:
+        is_zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+        with gzip.GzipFile(fileobj=raw) if is_zipped else raw as stream:
+            head = stream.peek(len(BOM_UTF8))
+            if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                yield BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
+                return
+            if head.startswith(BOM_UTF8):
+                stream.read(len(BOM_UTF8))
+            yield stream
 
 
 def rank_in(file: str) -> int | None:
@@ -187,9 +182,6 @@ def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
         return one._replace(named=int(place[0]))
 
     return [ranked(one) for one in told]
-
-
-# --- the notes of a node
 
 
 def states(data: bytes, file: str) -> job.Told:

@@ -76,9 +76,6 @@ class Collected(NamedTuple):
     ranks: int
 
 
-# --- where the ranks are: `named` is where those of one job meet; empty for all
-
-
 def here(named: str = "") -> list[Place]:
     """Return this node."""
     command = (sys.executable, "-I", "-c", _boot(), str(APART_S), collector.name_of(named))
@@ -182,9 +179,6 @@ def _boot() -> str:
 def _environment() -> dict[str, str]:
     """Return our environment without what Slurm says of the job that we may be in ourselves."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
-
-
-# --- what they send
 
 
 def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected]:

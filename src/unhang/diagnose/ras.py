@@ -177,23 +177,21 @@ class Reader:
             elif found["pid"]:
                 member = Member(int(found["rank"]) if found["rank"] else None, found["pid"], found["host"])
             elif self._comm and (found["status"] or found["counts"]):
-                self._state(self._comm, member, kind, found)
+                for what in self._state(dict(_PAIR.findall(found[0])), member, "counts" if found["counts"] else kind):
+                    self._comm.put(what, 1, member)
 
-    def _state(self, comm: _Comm, member: Member, kind: str, found: re.Match[str]) -> None:
-        told = dict(_PAIR.findall(found["status"] or found["counts"]))
+    def _state(self, told: Mapping[str, str], member: Member, kind: str) -> Sequence[tuple[str, str]]:
         is_dead = told.get("considered_dead") == "true"
-        if found["counts"]:
-            own = [(what, value) for what, value in told.items() if value.isdecimal()]
-        elif kind == "ranks":
+        if kind == "counts":
+            return [one for one in told.items() if one[1].isdecimal()]
+        if kind == "ranks":
             errors = [phrases.RAS.get(told.get(key, "")) for key in ("init_state", "async_error")]
-            own = [(_ERROR, error) for error in errors if error]
-            own.append((_STATUS, "RUNNING" if told.get("init_state") == "0" else "INIT"))
-        elif is_dead or told.get("unresponsive") == "true":
-            own, self._lost[member._replace(within=None)] = [_MISSING], is_dead
-        else:
-            own = [(_STATUS, "NOCOMM")]
-        for what in own:
-            comm.put(what, 1, member)
+            status = (_STATUS, "RUNNING" if told.get("init_state") == "0" else "INIT")
+            return [*((_ERROR, error) for error in errors if error), status]
+        if not is_dead and told.get("unresponsive") != "true":
+            return [(_STATUS, "NOCOMM")]
+        self._lost[member._replace(within=None)] = is_dead
+        return [_MISSING]
 
     def statements(self) -> Iterator[Statement]:
         """Yield what the last answer says, beside those before."""

@@ -66,7 +66,12 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
         raise ValueError("it is not a dump of the flight recorder")
     entries = [one if isinstance(one, dict) else {} for one in entries]
-    groups, scan = _groups(config), _Scan(entries)
+    scan = _Scan(entries)
+    groups = {
+        name: Group(_text(name), _description(value.get("desc")), _members(value.get("ranks")))
+        for name, value in config.items()
+        if isinstance(name, str) and name and isinstance(value, dict)
+    }
     if entries and scan.unread == len(entries):
         raise ValueError(f"none of its entries can be read; its format is {_text(raw.get('version')) or 'not named'}")
     if scan.unread:
@@ -104,9 +109,6 @@ def _recent(entries: list[Any], undone: Collection[int]) -> Iterator[Recent]:
 
 def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= _LARGEST
-
-
-# --- from bytes to dictionaries, also where the file breaks off
 
 
 def _pickle(data: bytes) -> tuple[object, str]:
@@ -150,9 +152,6 @@ def _json(data: bytes) -> tuple[object, str]:
         if not entries:
             raise
         return {"entries": entries}, f"it breaks off: {error}"
-
-
-# --- what all entries say, each looked at once
 
 
 class _Row(NamedTuple):
@@ -265,9 +264,6 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
                 yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
 
 
-# --- how far the rank is
-
-
 def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:
     """Return how far the rank is in each group, by its entries and by the recorder's own status of it."""
     told = _status(raw.get("pg_status"), groups, scan)
@@ -317,18 +313,6 @@ def _count(value: object) -> int:
     return value if _is_number(value) else -1
 
 
-# --- groups, and whose dump it is
-
-
-def _groups(config: dict[Any, Any]) -> dict[str, Group]:
-    """Return the groups by name, as the entries have it."""
-    return {
-        name: Group(_text(name), _description(value.get("desc")), _members(value.get("ranks")))
-        for name, value in config.items()
-        if isinstance(name, str) and name and isinstance(value, dict)
-    }
-
-
 def _members(ranks: object) -> tuple[int, ...]:
     """Return the members of a group, which torch writes as the text ``[0, 1]``."""
     with suppress(ValueError, RecursionError):
@@ -363,16 +347,14 @@ def _end(group: Group | None, title: str, end: int) -> int | None:
     return group.members[number] if number < len(group.members) else None
 
 
-# --- the records of the few that a diagnosis shows
-
-
 def _operation(
     entries: list[Any], groups: Mapping[str, Group], rank: int, name: str, row: _Row, *, done: bool
 ) -> Operation:
     entry = entries[row.at]
     group = groups.get(row.group) or Group(_text(row.group), _description(entry["process_group"][-1]))
     inputs, outputs = (_sizes(entry.get(f"{what}_sizes")) for what in ("input", "output"))
-    dtypes, frames = _types(entry.get("input_dtypes")), entry.get("frames")
+    types, frames = entry.get("input_dtypes"), entry.get("frames")
+    dtypes = tuple(map(_text, types)) if isinstance(types, list) else None
     frames = tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else ()
     elements = None if inputs is None else min(sum(map(prod, inputs)), _LARGEST)
     source, peer = f"{name}: entry {_text(entry.get('record_id', row.at))}", _end(group, entry["profiling_name"], 4)
@@ -399,10 +381,6 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
     if not isinstance(value, list) or not all(isinstance(one, list) and all(map(_is_number, one)) for one in value):
         return None
     return tuple(map(tuple, value))
-
-
-def _types(value: object) -> tuple[str, ...] | None:
-    return tuple(map(_text, value)) if isinstance(value, list) else None
 
 
 class _Data:
