@@ -181,13 +181,13 @@ class _Scan:
         self.peers: set[tuple[str, str]] = set()  # each group, and each title in it that names two ranks
         self.newest: dict[str, int] = {}  # the number of the newest collective of each group
         self.ids: dict[str, object] = {}  # what this rank's process calls each group
-        titles: dict[str, tuple[bool, str]] = {}
-        titled, before = titles.get, self.newest.get
+        self.device = True  # whether a device runs the operations, apart from the host
+        before = self.newest.get
         done: dict[tuple[str, str], tuple[int, str, bool, int, str, bool]] = {}
         for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
-                gloo, kind = titled(title) or titles.setdefault(title, _titled(title))
+                gloo, kind = _titled(title)
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
                 if sequence.__class__ is not int:
@@ -202,6 +202,7 @@ class _Scan:
                     self.newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
+                self.device = self.device and not gloo
                 if kind != "coalesced" and over:
                     done[group, kind] = (index, group, p2p, sequence, kind, True)
                 else:
@@ -211,9 +212,9 @@ class _Scan:
                 self.unread += 1
         self.done = {key: _Row(*row) for key, row in done.items()}
         """The newest one of each kind in each group that its own state calls done."""
-        self.device = not any(gloo for gloo, *_ in titles.values())
 
 
+@lru_cache(1 << 12)
 def _titled(title: str) -> tuple[bool, str]:
     """Return whether gloo is the backend, and the kind, of a title such as ``nccl:send 0->1``."""
     match = _TITLE.match(title)
@@ -276,9 +277,8 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
-        completed = max(completed, over.get(group, -1))
-        if group in pending:  # a status may be older than the entries, or count what is over since it timed out
-            completed = min(completed, pending[group] - 1)
+        # a status may be older than the entries, or count what is over since it timed out
+        completed = min(max(completed, over.get(group, -1)), pending.get(group, _LARGEST) - 1)
         if group not in paired:
             if not scan.device and group in scan.newest:  # gloo counts sends and receives too, and has no entry of them
                 enqueued = -1
