@@ -63,6 +63,7 @@ def batch(number: int, sequence: int, titles: list[str], state: str) -> list[dic
 @pytest.mark.parametrize(
     ("entries", "waiting", "last"),
     [
+        # done; waits; the second one waits; active ones only, two and one; cut, done and waiting; no batch; timed out
         (batch(0, 1, [SEND, RECEIVE], "completed"), [], ("recv", 1)),
         (batch(0, 1, [SEND, RECEIVE], "started"), [("send", 1), ("recv", 1)], None),
         (batch(0, 1, [SEND], "completed") + batch(9, 2, [RECEIVE], "started"), [("recv", 2)], ("send", 1)),
@@ -72,10 +73,6 @@ def batch(number: int, sequence: int, titles: list[str], state: str) -> list[dic
         (batch(0, 1, [SEND, RECEIVE], "started")[2:], [("coalesced", 1)], None),
         ([entry(0, SEND, seq=1, state="started", **STAGE)], [("send", 1)], None),
         ([entry(0, state="started", retired=True)], [("all_reduce", 1)], None),
-    ],
-    ids=[
-        "done", "waits", "second waits", "active only", "active only, single", "cut done", "cut waits", "no batch",
-        "timed out",
     ],
 )  # fmt: skip
 def test_members_of_a_batch_have_the_state_of_its_end(

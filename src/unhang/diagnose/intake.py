@@ -63,8 +63,20 @@ def read(paths: Sequence[str], progress: Step) -> Job:
 
 
 def merged(told: Sequence[job.Told]) -> Job:
-    """Return what these files say of a job, together."""
-    return job.merged(_ranked(told))
+    """Return what these files say of a job, those in torchrun's folder of a rank as of that rank, unless their lines
+    are of other ranks, or of two ``3/stderr.log`` each is of another node.
+    """
+    unnamed = [one.file for one in told if one.named is None and (one.parts or not (one.dumps or one.why))]
+    places = {file: (it[3], os.path.basename(file)) for file in unnamed if (it := _ATTEMPT.match(file)) and it[3]}
+    times = Counter(places.values())
+
+    def ranked(one: job.Told) -> job.Told:
+        place = places.get(one.file)
+        if not place or times[place] > 1 or not {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}:
+            return one
+        return one._replace(named=int(place[0]))
+
+    return job.merged(map(ranked, told))
 
 
 def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
@@ -118,7 +130,8 @@ def told_by(file: str) -> job.Told:
                 return states(stacks.whole(stream)[0], file)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
-                dump = recorder.read(data, file, _rank_of_dump(file))
+                number = _OF_DUMP.match(_ENDINGS.sub("", os.path.basename(file)))
+                dump = recorder.read(data, file, named if named is not None or not number else int(number[1]))
                 return job.Told(file, (dump,), named=dump.rank.rank, why=dump.broken or str(cut or ""))
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             parts.extend(next((one for one in (ras, stacks) if one.recognizes(head)), logs).read(stream, file))
@@ -152,12 +165,6 @@ def rank_in(file: str) -> int | None:
     return next(map(int, found), None)
 
 
-def _rank_of_dump(file: str) -> int | None:
-    """Return the rank that a dump's name tells: ``trace_rank_3``, ``dump_3.json``."""
-    found, called = _OF_DUMP.match(_ENDINGS.sub("", os.path.basename(file))), rank_in(file)
-    return called if called is not None or not found else int(found[1])
-
-
 def _at(file: str) -> float:
     """Return when a file was taken, by the last time in its path, else by the file system."""
     stamp = None
@@ -165,23 +172,6 @@ def _at(file: str) -> float:
         with suppress(ValueError):
             stamp = timegm((*map(int, time.groups("0")), 0, 0, 0))
     return int(os.stat(file).st_mtime) if stamp is None else stamp
-
-
-def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
-    """Return what the files say, those in torchrun's folder of a rank as of that rank, unless their lines are of other
-    ranks, or of two ``3/stderr.log`` each is of another node.
-    """
-    unnamed = [one.file for one in told if one.named is None and (one.parts or not (one.dumps or one.why))]
-    places = {file: (it[3], os.path.basename(file)) for file in unnamed if (it := _ATTEMPT.match(file)) and it[3]}
-    times = Counter(places.values())
-
-    def ranked(one: job.Told) -> job.Told:
-        place = places.get(one.file)
-        if not place or times[place] > 1 or not {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}:
-            return one
-        return one._replace(named=int(place[0]))
-
-    return [ranked(one) for one in told]
 
 
 def states(data: bytes, file: str) -> job.Told:
