@@ -24,12 +24,10 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 APART_S = 30.0  # so far apart are the two stacks of a rank
 MARK = "@unhang"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (

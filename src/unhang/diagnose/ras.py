@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedIOBase
+from typing import NamedTuple
 
 from unhang import gate
 from unhang.diagnose import phrases
 from unhang.diagnose.evidence import Rank, Statement
 from unhang.diagnose.stacks import NOBODY, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from io import BufferedIOBase
 
 WORDS = tuple(one.encode() for one in phrases.LISTS["ras"])
 _LINES, _MOST, _SHOWN = 60, 20_000, 4

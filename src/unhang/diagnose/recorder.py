@@ -11,19 +11,16 @@ import json
 import pickle
 import re
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from io import BufferedReader, BytesIO
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from unhang import gate
 from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, kind_of
 from unhang.diagnose.stacks import documents
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import TypeGuard
 
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones, and all of the batch of the last."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from io import BufferedIOBase
+from typing import Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
 from unhang.diagnose.phrases import LISTS, NATIVE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from io import BufferedIOBase
 
 NOBODY = -1  # the rank where a text does not say it
 MAIN = "MainThread"
