@@ -28,7 +28,7 @@ _ARCHIVE = re.compile(rb"(?s).{257}ustar|PK\x03\x04|\xfd7zXZ\0|\x28\xb5\x2f\xfd|
 """How tar, zip, xz, zstd, bzip2 and 7z begin."""
 _RANK = re.compile(
     r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
-)  # A rank in a name, and what it is within, where that is not the job
+)  # a rank in a name, and what it is within, where that is not the job
 _STAMP = re.compile(
     r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
 )
@@ -50,7 +50,6 @@ def read(paths: Sequence[str], progress: Step) -> Job:
     sizes, told = files(paths)
     done = 0
     progress(lambda: f"reading {done} of {len(sizes)} files")
-    was_on = gc.isenabled()
     gc.disable()  # what comes is kept, and to look for garbage in it takes a third of our own time
     try:
         for file, answer in readers.answers(told_by, sizes):
@@ -58,8 +57,7 @@ def read(paths: Sequence[str], progress: Step) -> Job:
             told.append(answer if isinstance(answer, job.Told) else job.Told(file, why=str(answer)))
         return merged(told)
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
 
 
 def merged(told: Sequence[job.Told]) -> Job:

@@ -40,14 +40,6 @@ class _Series:
         self.groups: dict[str, set[Group]] = defaultdict(set)
         self.at = 0.0
 
-    def take(self, file: File) -> None:
-        self.files.append(file)
-        self.ranks |= file.ranks
-        self.at = max(self.at, file.at)
-        for group in file.groups:
-            if group.members:
-                self.groups[group.name].add(group)
-
     def has_groups_of(self, groups: Iterable[Group]) -> bool:
         """Return whether a job may have these groups as well: those of one name are for one thing, and no rank is in
         two of them, as with ``split_group``, which gives several one name.
@@ -92,7 +84,11 @@ def _series(files: Iterable[File]) -> Iterable[_Series]:
         same = next((one for one in found[name] if one.has_groups_of(file.groups)), None)
         if same is None:
             found[name].append(same := _Series(name))
-        same.take(file)
+        same.files.append(file)
+        same.ranks |= file.ranks
+        same.at = max(same.at, file.at)
+        for group in file.groups:
+            same.groups[group.name] |= {group} if group.members else set()
     return (one for several in found.values() for one in several)
 
 

@@ -173,8 +173,7 @@ class _Scan:
 
     def __init__(self, entries: list[Any]) -> None:
         self.unread = 0
-        self.open: list[_Row] = []  # those that their own state does not call done
-        self.closing: list[_Row] = []  # the entries that close a batch
+        self.rows: list[_Row] = []  # those that their own state does not call done, and all that close a batch
         self.peers: set[tuple[str, str]] = set()  # each group, and each title in it that names two ranks
         self.newest: dict[str, int] = {}  # the number of the newest collective of each group
         self.ids: dict[str, object] = {}  # what this rank's process calls each group
@@ -203,8 +202,7 @@ class _Scan:
                 if kind != "coalesced" and over:
                     done[group, kind] = (index, group, p2p, sequence, kind, True)
                 else:
-                    rows = self.closing if kind == "coalesced" else self.open
-                    rows.append(_Row(index, group, p2p, sequence, kind, over, entry["state"] == "started"))
+                    self.rows.append(_Row(index, group, p2p, sequence, kind, over, entry["state"] == "started"))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
         self.done = {key: _Row(*row) for key, row in done.items()}
@@ -225,26 +223,27 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
     out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
     done too: https://github.com/pytorch/pytorch/issues/137969.
     """
-    closing = {row.batch: row for row in scan.closing}
-    members = Counter(row.batch for row in scan.open)
+    ends = [row for row in scan.rows if row.kind == "coalesced"]
+    members = Counter(row.batch for row in scan.rows if row.kind != "coalesced")
+    closing = {row.batch: row for row in ends}
     batched = {batch[:2] for batch, number in members.items() if batch[1] and (number > 1 or batch in closing)}
-    settled = [row for row in scan.closing if row.batch not in members]
-    for row in scan.open:
+    settled = [row for row in ends if row.batch not in members]
+    for row in (row for row in scan.rows if row.kind != "coalesced"):
         is_over = members[row.batch] > 1 or row.batch[:2] in batched
         end = closing.get(row.batch, row._replace(done=is_over))
         settled.append(row._replace(done=end.done, begun=end.begun))
     last = dict(scan.done)
     kept: Counter[str] = Counter()
-    ends: dict[str, tuple[str, bool, int]] = {}
+    newest: dict[str, tuple[str, bool, int]] = {}
     waiting: list[_Row] = []
     for row in sorted(settled):
         if row.done:
             last[row.group, row.kind] = max(row, last.get((row.group, row.kind), row))
-        elif kept[row.group] < KEPT or (row.p2p and row.batch == ends[row.group] and kept[row.group] < _WIDEST_BATCH):
+        elif kept[row.group] < KEPT or (row.p2p and row.batch == newest[row.group] and kept[row.group] < _WIDEST_BATCH):
             kept[row.group] += 1
-            ends[row.group] = row.batch
+            newest[row.group] = row.batch
             waiting.append(row)
-    return waiting, sorted(last.values()), {row.at for row in (*settled, *scan.closing) if not row.done}
+    return waiting, sorted(last.values()), {row.at for row in (*settled, *ends) if not row.done}
 
 
 def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]) -> Iterator[Move]:

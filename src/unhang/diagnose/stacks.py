@@ -101,8 +101,15 @@ class Collector:
             self._traceback, self.in_traceback, self._thread = [], True, None
         elif found := _PROCESS.match(text) or _RAY.match(text) or _ATTACHED.match(text):
             self._process(*found.groups())
-        elif (found := _GDB.match(text)) or text.startswith("#"):
-            return self._of_gdb(text, found, source)
+        elif found := _GDB.match(text):
+            if found[1] in self.processes.get(self.pid, {}) or not (self._is_gdb or self.pid in self._titles):
+                self._process(f"process {len(self.processes) + 1}")
+            self._begin(found[1], Thread(MAIN if found[1] == "1" else f"thread {found[1]}", None, source))
+            self._is_gdb = True
+            if found[1] == "1":  # its number is that of the process
+                self._titles[self.pid] = f"pid {found[2]}"
+        elif text.startswith("#"):
+            return self._of_gdb(text, source)
         elif text.startswith(_PAGER):
             return self._is_gdb
         elif found := _SPIED.match(text):
@@ -142,30 +149,22 @@ class Collector:
             new = f"process {len(self.processes) + 1}" if own else ""
             self._process(new if same is None or not key else same)
 
-    def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
-        """Take gdb's heading of a thread, or a frame; return whether it is one."""
-        found = None if heading else _GDB_FRAME.match(text)
-        if heading:
-            if heading[1] in self.processes.get(self.pid, {}) or not (self._is_gdb or self.pid in self._titles):
-                self._process(f"process {len(self.processes) + 1}")
-            self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
-            if heading[1] == "1":  # its number is that of the process
-                self._titles[self.pid] = f"pid {heading[2]}"
-        elif not found:
+    def _of_gdb(self, text: str, source: str) -> bool:
+        """Take one of gdb's frames; return whether it is one."""
+        found = _GDB_FRAME.match(text)
+        if not found or (found[1] != "0" and not self._is_gdb and " 0x" not in text):
             return False
-        elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
+        if found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
             self._begin("1", Thread(MAIN, None, source))
         elif not self._is_gdb:
-            if " 0x" not in text:
-                return False
             self._begin(_CUT, Thread(_CUT, None, source))
         self._is_gdb = True
-        if found and self._thread:
-            self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
-            if not self._thread.library and "?? () from " in text:
-                self._thread.library = text.rpartition("/")[2]
-            if native(found[2]) and self._thread.name != _CUT:
-                self._thread.take(found[2])
+        if thread := self._thread:
+            thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(thread.names) < _NAMES)
+            if not thread.library and "?? () from " in text:
+                thread.library = text.rpartition("/")[2]
+            if native(found[2]) and thread.name != _CUT:
+                thread.take(found[2])
         return True
 
     def raised(self) -> tuple[Frame, ...]:
