@@ -190,7 +190,7 @@ def test_pods_and_nodes_of_ray_are_asked_and_those_that_do_not_run_are_named(
     assert list(Path("kept").glob("hung_1/*/stacks/rank_5.txt"))
 
 
-@pytest.mark.parametrize("place", ["here", *(pytest.param(it, marks=pytest.mark.slow) for it in ("ray", "slurm"))])
+@pytest.mark.parametrize("place", ["here", "ray", pytest.param("slurm", marks=pytest.mark.slow)])
 def test_stacks_are_taken_twice_and_no_python_imports_from_a_working_directory_or_pythonpath(
     place: str, hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
