@@ -98,6 +98,8 @@ def test_json_of_py_spy() -> None:
     frames = (Frame("MeanMetric.compute", "/site/swift/metrics/utils.py", 81),)
     assert one.stacks[0] == Stack("MainThread", frames, True, "a.json: thread 7")
     assert [stack.idle for stack in (*one.stacks, *two.stacks)] == [True, True, False]
+    again, _ = stacks.read(io.BytesIO(f"{documents}{first}".encode()), "a.json")
+    assert [stack.moved for stack in again.stacks] == [False, False], "the second one replaces the first"
 
 
 @pytest.mark.parametrize(

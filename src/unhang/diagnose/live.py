@@ -330,7 +330,7 @@ class _Inbox:
             lines.append(text)
             if not self._has_room(len(text)):
                 self._refuse(key, "a file is too large")
-        elif name:
+        elif name and kind == "end":
             with self._unpacking:
                 self._end(key, name, lines, text.strip())
 

@@ -263,8 +263,9 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     else:
         try:
             for thread in documents(text, 0):
-                for line in _as_text(thread, found.pid):
-                    found.line(line, f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}")
+                key = str(thread["os_thread_id"] or thread["thread_id"])
+                for line in _as_text(thread, key, found):
+                    found.line(line, f"{name}: thread {key}")
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
     yield from (Rank(NOBODY, stacks=stacks, name=title) for title, stacks in found.pids())
@@ -282,13 +283,13 @@ def documents(text: str, place: int) -> Iterator[Any]:
         yield value
 
 
-def _as_text(thread: Any, before: str) -> Iterator[str]:
-    """Yield a thread of py-spy's --json as its text has it, given the process before."""
+def _as_text(thread: Any, key: str, before: Collector) -> Iterator[str]:
+    """Yield a thread of py-spy's --json as its text has it, given what stands before it."""
     pid, name = str(thread["pid"])[:_DIGITS], thread["thread_name"]
-    if pid != before:
+    if pid != before.pid or key in before.processes.get(pid, ()):
         yield f"Process {pid}: "
     state = ("active" if thread["active"] else "idle") + "+gil" * (thread.get("owns_gil") is True)
-    yield f"Thread {thread['os_thread_id'] or thread['thread_id']} ({state})" + f': "{name}"' * bool(name)
+    yield f"Thread {key} ({state})" + f': "{name}"' * bool(name)
     for frame in thread["frames"]:
         yield f"    {frame['name']} ({frame['filename']}{f':{line}' if (line := frame['line']) else ''})"
 
