@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -23,98 +23,82 @@ from unhang.diagnose import collector
 from unhang.diagnose.collector import Process
 
 
-def process(pid: int, parent: int = 1, *, torch: bool = True, **environment: str) -> Process:
-    return Process(pid, parent, environment, torch)
+def made(text: str) -> list[Process]:
+    """Return processes, of which each is told as ``PID<PARENT NAME=VALUE ...``; a `-` before it: it has no torch."""
+    found = []
+    for number, *variables in (line.split() for line in text.split(";") if line.strip()):
+        pid, _, parent = number.strip("-").partition("<")
+        environment = dict(one.split("=") for one in variables)
+        began, network = int(environment.pop("began", 0)), environment.pop("network", "")
+        found.append(Process(int(pid), int(parent or 1), environment, "-" not in number, True, began, network))
+    return found
 
 
 @pytest.mark.parametrize(
     ("processes", "expected"),
     [
-        ([], []),
-        ([process(10)], []),
+        ("", []),
+        ("10", []),
         # torchrun under srun, which has a number for the node; a loader's worker, a shell around a rank
         (
-            [
-                process(10, SLURM_PROCID="4"),
-                process(11, 10, SLURM_PROCID="4", RANK="32"),
-                process(12, 10, SLURM_PROCID="4", RANK="33"),
-                process(13, 11, SLURM_PROCID="4", RANK="32"),
-                process(14, 10, torch=False, RANK="34"),
-                process(15, 14, RANK="34"),
-                process(16, 15, torch=False, RANK="34"),
-                process(17, 16, RANK="34"),
-            ],
+            "10 SLURM_PROCID=4; 11<10 SLURM_PROCID=4 RANK=32; 12<10 SLURM_PROCID=4 RANK=33;"
+            "13<11 SLURM_PROCID=4 RANK=32; -14<10 RANK=34; 15<14 RANK=34; -16<15 RANK=34; 17<16 RANK=34",
             [(32, 11, "_"), (33, 12, "_"), (34, 15, "_")],
         ),
         # ranks that srun or mpirun started
-        ([process(10, SLURM_PROCID="7"), process(11, SLURM_PROCID="8")], [(7, 10, "_"), (8, 11, "_")]),
-        ([process(10, OMPI_COMM_WORLD_RANK="7", SLURM_PROCID="0")], [(7, 10, "_")]),
+        ("10 SLURM_PROCID=7; 11 SLURM_PROCID=8", [(7, 10, "_"), (8, 11, "_")]),
+        ("10 OMPI_COMM_WORLD_RANK=7 SLURM_PROCID=0", [(7, 10, "_")]),
         # two jobs
         (
-            [
-                process(10, RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29500"),
-                process(11, RANK="0", MASTER_PORT="2/3"),
-            ],
+            "10 RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500; 11 RANK=0 MASTER_PORT=2/3",
             [(0, 10, "10_0_0_1_29500"), (0, 11, "_2_3")],
         ),
         # torchrun in a pod or a shell that has a rank, under mpirun, and with a job of its own below a rank
         (
-            [
-                process(10, RANK="1", WORLD_SIZE="2"),
-                process(11, 10, RANK="2", LOCAL_RANK="0", TORCHELASTIC_RUN_ID="x"),
-                process(12, 10, RANK="3", LOCAL_RANK="1", TORCHELASTIC_RUN_ID="x"),
-                process(13, 12, RANK="3", LOCAL_RANK="1", TORCHELASTIC_RUN_ID="x"),
-                process(14, 12, RANK="0", TORCHELASTIC_RUN_ID="y", MASTER_PORT="1"),
-                process(15, RANK="0", LOCAL_RANK="0", MASTER_PORT="2"),
-                process(16, 15, RANK="0", LOCAL_RANK="0", TORCHELASTIC_RUN_ID="z", MASTER_PORT="2"),
-                process(17, OMPI_COMM_WORLD_RANK="5"),
-                process(18, 17, RANK="40"),
-            ],
+            "10 RANK=1 WORLD_SIZE=2; 11<10 RANK=2 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=x;"
+            "12<10 RANK=3 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=x; 13<12 RANK=3 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=x;"
+            "14<12 RANK=0 TORCHELASTIC_RUN_ID=y MASTER_PORT=1; 15 RANK=0 LOCAL_RANK=0 MASTER_PORT=2;"
+            "16<15 RANK=0 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=z MASTER_PORT=2; 17 OMPI_COMM_WORLD_RANK=5; 18<17 RANK=40",
             [(0, 14, "_1"), (0, 16, "_2"), (2, 11, "_"), (3, 12, "_"), (40, 18, "_")],
         ),
         # a rank's orphan; jobs without an address, and in two containers with one address
-        ([process(11, RANK="1"), process(10, RANK="1")._replace(began=5)], [(1, 11, "_")]),
+        ("11 RANK=1; 10 RANK=1 began=5", [(1, 11, "_")]),
         (
-            [
-                process(10, OMPI_COMM_WORLD_RANK="0", PMIX_NAMESPACE="a.1"),
-                process(11, SLURM_PROCID="0", SLURM_JOB_ID="7"),
-            ],
+            "10 OMPI_COMM_WORLD_RANK=0 PMIX_NAMESPACE=a.1; 11 SLURM_PROCID=0 SLURM_JOB_ID=7",
             [(0, 10, "a_1_"), (0, 11, "7_")],
         ),
         (
-            [
-                process(pid, RANK="0", MASTER_ADDR=address, MASTER_PORT="1")._replace(network=str(pid))
+            ";".join(
+                f"{pid} RANK=0 MASTER_ADDR={address} MASTER_PORT=1 network={pid}"
                 for pid, address in enumerate(["localhost", "localhost", "::1", "host", "host"], 10)
-            ],
+            ),
             [(0, 10, "localhost_1_10"), (0, 11, "localhost_1_11"), (0, 12, "__1_1"), (0, 13, "host_1")],
         ),
         # what no launcher sets, and a circle that a race in /proc can show
-        ([process(10, RANK="x"), process(11, RANK=""), process(12, RANK="-1"), process(13, RANK="²")], []),
-        ([process(10, 11, RANK="1"), process(11, 10, RANK="2")], [(1, 10, "_"), (2, 11, "_")]),
+        ("10 RANK=x; 11 RANK=; 12 RANK=-1; 13 RANK=²", []),
+        ("10<11 RANK=1; 11<10 RANK=2", [(1, 10, "_"), (2, 11, "_")]),
     ],
 )
-def test_which_processes_are_ranks(processes: list[Process], expected: list[tuple[int, int, str]]) -> None:
-    assert sorted(collector.ranks(processes)) == sorted(expected)
+def test_which_processes_are_ranks(processes: str, expected: list[tuple[int, int, str]]) -> None:
+    assert sorted(collector.ranks(made(processes))) == sorted(expected)
 
 
 @pytest.mark.parametrize(
-    ("environments", "gone"),
+    ("processes", "gone"),
     [
         # torchrun's, of which one is left; a node of two agents
-        ([{"RANK": "6", "GROUP_RANK": "1"}], [4, 5, 7]),
-        ([{"RANK": "1", "GROUP_RANK": "0"}, {"RANK": "4", "GROUP_RANK": "1"}], [0, 2, 3, 5, 6, 7]),
+        ("10 RANK=6 GROUP_RANK=1", [4, 5, 7]),
+        ("10 RANK=1 GROUP_RANK=0; 11 RANK=4 GROUP_RANK=1", [0, 2, 3, 5, 6, 7]),
         # another launcher's, which may deal ranks out in turn; no row of this job
-        ([{"RANK": "4", "LOCAL_RANK": "0"}, {"RANK": "6", "LOCAL_RANK": "2"}], []),
-        ([{"RANK": "6", "GROUP_RANK": "0"}], []),
-        ([{"RANK": "9", "GROUP_RANK": "2"}], []),
+        ("10 RANK=4 LOCAL_RANK=0; 11 RANK=6 LOCAL_RANK=2", []),
+        ("10 RANK=6 GROUP_RANK=0", []),
+        ("10 RANK=9 GROUP_RANK=2", []),
     ],
 )
-def test_who_is_gone_is_reckoned_where_torchrun_says_how_many_a_node_has(
-    environments: list[dict[str, str]], gone: list[int]
-) -> None:
-    job = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-    by_pid = {pid: Process(pid, 1, {**job, **one}, torch=True) for pid, one in enumerate(environments, 10)}
-    found = [collector.Found(int(one.environment["RANK"]), pid, "w") for pid, one in by_pid.items()]
+def test_who_is_gone_is_reckoned_where_torchrun_says_how_many_a_node_has(processes: str, gone: list[int]) -> None:
+    of_job = made(";".join(f"{one} WORLD_SIZE=8 LOCAL_WORLD_SIZE=4" for one in processes.split(";")))
+    by_pid = {one.pid: one for one in of_job}
+    found = [collector.Found(int(one.environment["RANK"]), one.pid, "w") for one in of_job]
     rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
     assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
 
@@ -176,10 +160,10 @@ def test_a_rank_that_is_an_argument_is_read_from_the_frame_that_multiprocessing_
 
     monkeypatch.setattr(collector, "dump", dump)
     monkeypatch.setattr(collector, "py_spy", lambda _: "py-spy")
-    found = collector.told_by_arguments([
-        process(10), Process(11, 10, environment, torch=True), process(12, 10, RANK="0"), process(13, 12),
-        process(14, 10, torch=False),
-    ])  # fmt: skip
+    node = made("10; 11<10; 12<10 RANK=0; 13<12; -14<10")
+    found = collector.told_by_arguments(
+        [one._replace(environment=environment) if one.pid == 11 else one for one in node]
+    )
     assert asked == [("py-spy", 11, "--locals")]
     assert found[1].environment == {**environment, **expected}
     assert [(one.rank, one.pid) for one in collector.ranks(found)] == sorted(
@@ -202,30 +186,18 @@ def test_a_node_without_ranks_sends_nothing() -> None:
     assert time.monotonic() - began < 30, "it does not wait for a second stack of nobody"
 
 
-RIGHT = "it needs root, or the capability SYS_PTRACE"
-
-
-def refused(path: str, flags: int, *more: int, opened: Callable[..., int] = os.open) -> int:
-    """Open a file, but for a process's memory, as for a user who is not root, or root without the capability."""
-    if path.endswith("/mem"):
-        raise PermissionError(13, "Permission denied")
-    return opened(path, flags, *more)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#!/bin/sh\necho 'Permission denied' >&2; exit 1", f"Permission denied; {RIGHT}"),
+        ("#!/bin/sh\necho 'No name\nReason: Permission denied' >&2; exit 1",
+         "No name; it needs root, or the capability SYS_PTRACE"),
         ("#!/bin/sh\nexit 3", "exit code 3"),
-        ("#!/bin/sh\nexit 4", f"permission denied to read its memory; {RIGHT}"),
         ("#!/bin/sh\nsleep 60", "py-spy has not ended within 0 s"),
     ],
-)
+)  # fmt: skip
 def test_why_py_spy_gives_no_stack(tmp_path: Path, text: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "_PY_SPY_S", 0.3 if "sleep" in text else 60)
     program(tmp_path, "py-spy", text)
-    if "exit 4" in text:
-        monkeypatch.setattr(os, "open", refused)
     assert collector.dump(str(tmp_path / "py-spy"), os.getpid()) == (b"", why)
 
 
@@ -253,33 +225,23 @@ def notes(said: str) -> Any:
     return json.loads(zlib.decompress(b"".join(base64.b64decode(line.removeprefix("@unhang data ")) for line in lines)))
 
 
-def test_why_there_are_no_stacks_is_said_once_for_all_ranks(
+def test_why_there_are_no_stacks_and_dumps_is_said_once_for_all_ranks(
     started: Mapping[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program(tmp_path, "py-spy", "#!/bin/sh\nexit 3")
     monkeypatch.setattr(collector, "py_spy", lambda _: str(tmp_path / "py-spy"))
-    try:
-        collector.main(0.0, "hung_1")
-    finally:
-        signal.alarm(0)
-    assert notes(capsys.readouterr().out)["notes"] == [
-        f"no stacks, the {which} time, of process {started[5]}, {started[6]}: exit code 3"
-        for which in ("first", "second")
-    ]
-
-
-def test_dumps_for_which_there_is_no_time_cost_no_stacks(
-    started: Mapping[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setattr(collector, "_DUMPS_S", -1)
-    monkeypatch.setattr(collector, "py_spy", lambda _: None)
     try:
         collector.main(1.5, "hung_1")
     finally:
         signal.alarm(0)
     said = notes(capsys.readouterr().out)
+    assert said["notes"] == [
+        f"no stacks, the first time, of process {started[5]}, {started[6]}: exit code 3",
+        "not all dumps were sent within -1 s",
+        f"no stacks, the second time, of process {started[5]}, {started[6]}: exit code 3",
+    ]
     assert all(row["cpu"] is not None for row in said["ranks"] if row["rank"] in (5, 6)), "it has looked twice"
-    assert "not all dumps were sent within -1 s" in said["notes"]
 
 
 def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Timer
 
@@ -169,32 +169,29 @@ def test_a_job_of_slurm_s_is_diagnosed(hung: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_pods_are_asked_and_those_that_do_not_run_are_named(hung: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(hung, "kubectl", KUBECTL)
-    main(["diagnose", "--live", "--kubectl", "job=x -n team -c main"])
-    said, notes = capsys.readouterr()
-    assert "pod a-1: the pod is Failed OOMKilled" in notes
-    assert said
-
-
-@pytest.mark.slow
-def test_the_nodes_of_a_ray_cluster_are_asked_each_by_a_task_that_takes_no_cpu(
-    hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--kubectl", "job=x -n team -c main"], "pod a-1: the pod is Failed OOMKilled"),
+        (["--ray", "ray://head:10001", "--python", "env/bin/python"], "Ray says that this node is gone"),
+    ],
+)
+def test_pods_and_nodes_of_ray_are_asked_and_those_that_do_not_run_are_named(
+    words: list[str], note: str, hung: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_ray(tmp_path / "env")
-    monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "kept"
+    program(hung, "kubectl", KUBECTL)
+    with_ray(hung.parent / "env")
+    monkeypatch.chdir(hung.parent)
     # other tests' jobs may run on this machine, and the one with most ranks would be diagnosed
-    words = ["--ray", "ray://head:10001", "--python", "env/bin/python", "--master", "hung:1", "--keep", str(kept)]
-    main(["diagnose", "--live", *words])
+    main(["diagnose", "--live", *words, "--master", "hung:1", "--keep", "kept"])
     said, notes = capsys.readouterr()
-    assert "Ray says that this node is gone" in notes
+    assert note in notes
     assert "its process is stopped" in said
-    assert list(kept.glob("hung_1/*/stacks/rank_5.txt"))
+    assert list(Path("kept").glob("hung_1/*/stacks/rank_5.txt"))
 
 
-@pytest.mark.parametrize("place", ["ray", *(pytest.param(it, marks=pytest.mark.slow) for it in ("here", "slurm"))])
-def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpath(
+@pytest.mark.parametrize("place", ["here", "ray", pytest.param("slurm", marks=pytest.mark.slow)])
+def test_stacks_are_taken_twice_and_no_python_imports_from_a_working_directory_or_pythonpath(
     place: str, hung: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = f"import sys; open({str(tmp_path / 'ran')!r}, 'a').write(f'{{__file__}} in {{sys.orig_argv}}\\n')"
@@ -213,23 +210,24 @@ def test_no_python_that_is_started_imports_from_a_working_directory_or_pythonpat
         "ray": lambda: live.ray("ray://head:10001", with_its_ray, "hung:1"),
     }
     (job,) = live.collect(places[place](), tmp_path / "out", progress.silent)
-    assert job.ranks == 2
-    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
-
-
-def test_this_node_s_stacks_are_taken_twice(hung: Path, tmp_path: Path) -> None:
-    """Other jobs may run on this machine."""
-    jobs = live.collect(live.here(), tmp_path / "out", progress.silent)
-    (job,) = [one for one in jobs if one.folder.name == "hung_1"]
-    stacks = (job.folder / "this_node/stacks/rank_5.txt").read_text()
-    assert [line for line in (":7)", ":8)") if line in stacks] == [":7)", ":8)"]
     assert job.ranks == 2, "the third has no process"
+    (stacks,) = job.folder.glob("*/stacks/rank_5.txt")
+    assert [line for line in (":7)", ":8)") if line in stacks.read_text()] == [":7)", ":8)"]
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
 def sent(name: str, data: bytes, *, checksum: int | None = None) -> str:
     checksum = zlib.crc32(data) if checksum is None else checksum
     body = base64.b64encode(zlib.compress(data)).decode()
     return f"@unhang begin {name}\n@unhang data {body}\n@unhang end {checksum:08x}\n"
+
+
+OTHERS = "its ranks are of other jobs: 10.0.0.1:29500"
+
+
+def sending(folder: Path, name: str, text: str) -> live.Place:
+    (folder / name).write_text(text)
+    return live.Place(name, ("cat", str(folder / name)))
 
 
 RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": "running"}], "notes": []}).encode()
@@ -249,82 +247,64 @@ RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": 
         (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
         ("@unhang begin w/dumps/rank_1\n", "a file arrived incomplete: rank_1"),
         ("@unhang note \x1b[2J\n", "\\x1b[2J"),
-        ("no protocol at all\n", "not every node has answered (0 have): no protocol at all"),
     ],
 )
 def test_what_a_node_sends_is_believed_in_nothing(
     text: str, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_LARGEST", 1 << 20)
-    (tmp_path / "sent").write_text(
-        text if text.startswith("no ") else text + sent("w/ranks.json", RANKS) + "@unhang done\n"
-    )
-    place = live.Place("n", ("cat", str(tmp_path / "sent")))
-    out = tmp_path / "out"
-    with pytest.raises(UnhangError) if text.startswith("no ") else progress.shown():
-        (job,) = live.collect([place], out, progress.silent)
-        files = sorted(file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file())
-        assert {*files} - {"w/n/dumps/rank_1", "v/n/ranks.json"} == {"w/n/ranks.json", "w/nodes.json"}
-        assert note in json.loads((job.folder / "nodes.json").read_text())["notes"][0]
-    assert {path.name for path in tmp_path.iterdir()} <= {"sent", "out"}
+    place, out = sending(tmp_path, "n", text + sent("w/ranks.json", RANKS) + "@unhang done\n"), tmp_path / "out"
+    (job,) = live.collect([place], out, progress.silent)
+    files = {file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file()}
+    assert files - {"w/n/dumps/rank_1", "v/n/ranks.json"} == {"w/n/ranks.json", "w/nodes.json"}
+    assert note in json.loads((job.folder / "nodes.json").read_text())["notes"][0]
+    assert {path.name for path in tmp_path.iterdir()} == {"n", "out"}
 
 
-def test_a_rank_without_a_process_is_gone_where_all_nodes_have_answered(tmp_path: Path) -> None:
-    (tmp_path / "sent").write_text(sent("w/ranks.json", RANKS) + "@unhang done\n")
-    place = live.Place("n", ("cat", str(tmp_path / "sent")))
-    live.collect([place], tmp_path / "out", progress.silent)
-    rows = json.loads((tmp_path / "out/w/nodes.json").read_text())["ranks"]
-    assert rows == [{"rank": 1, "state": "gone"}]
-    (tmp_path / "none").write_text("@unhang note its ranks are of other jobs: 10.0.0.1:29500\n@unhang done\n")
-    live.collect(
-        [place, place._replace(name="m", command=("cat", str(tmp_path / "none")))], tmp_path / "both", progress.silent
-    )
-    assert json.loads((tmp_path / "both/w/nodes.json").read_text()) == {
-        "unhang-live": 1, "size": 2, "ranks": [{"rank": 1, "state": "gone"}], "notes": [],
-    }  # fmt: skip
-    live.collect([place, place._replace(name="m", command=("false",))], tmp_path / "more", progress.silent)
-    assert json.loads((tmp_path / "more/w/nodes.json").read_text())["ranks"] == []
-
-
-def test_a_node_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "APART_S", 0.0)
-    monkeypatch.setattr(live, "_LIMIT_S", 0.2)
-    (tmp_path / "sent").write_text(sent("w/ranks.json", RANKS) + "@unhang done\n")
-    places = [live.Place("n", ("cat", str(tmp_path / "sent"))), live.Place("m", ("sleep", "600"))]
-    live.collect(places, tmp_path / "out", progress.silent)
-    assert "m: not everything arrived within 0 s" in json.loads((tmp_path / "out/w/nodes.json").read_text())["notes"]
-
-
-def test_why_nothing_came_is_in_the_message(tmp_path: Path) -> None:
-    for said, hint in (
-        ("ModuleNotFoundError: No module named 'ray'", "name the Python of the job's own environment, which has Ray, "),
-        ("ConnectionError: refused", "start it as the job's user"),
-    ):
-        with pytest.raises(UnhangError) as caught:
-            live.collect([live.Place("Ray", ("printf", said))], tmp_path / "out", progress.silent)
-        assert caught.value.code == "no-ranks"
-        assert caught.value.message.endswith(f" has a rank: Ray: not every node has answered (0 have): {said}")
-        assert str(caught.value.hint).startswith(hint)
-
-
-def test_all_that_went_wrong_is_in_the_message_and_other_jobs_by_their_addresses(
-    tmp_path: Path, hung: Path, capsys: pytest.CaptureFixture[str]
+def test_a_rank_without_a_process_is_gone_where_all_nodes_have_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sent").write_text("@unhang note its ranks are of other jobs: 10.0.0.1:29500\n@unhang done\n")
-    places = [live.Place("a", ("cat", str(tmp_path / "sent"))), live.Place("b", ("printf", "no route"))]
+    def noted(*more: live.Place) -> dict[str, object]:
+        live.collect([one, *more], tmp_path / f"out{len(more)}", progress.silent)
+        document: dict[str, object] = json.loads((tmp_path / f"out{len(more)}/w/nodes.json").read_text())
+        return document
+
+    one = sending(tmp_path, "n", sent("w/ranks.json", RANKS) + "@unhang done\n")
+    other = sending(tmp_path, "m", f"@unhang note {OTHERS}\n@unhang done\n")
+    gone = {"unhang-live": 1, "size": 2, "ranks": [{"rank": 1, "state": "gone"}], "notes": []}
+    assert (noted(), noted(other)) == (gone, gone)
+    monkeypatch.setattr(live, "APART_S", 0.0)
+    monkeypatch.setattr(live, "_LIMIT_S", 0.5)
+    late, failed = other._replace(name="late", command=("sleep", "600")), other._replace(name="x", command=("false",))
+    notes = ["late: not everything arrived within 0 s", "x: not every node has answered (0 have): it said nothing"]
+    found = noted(other, late, failed)
+    assert (found["ranks"], sorted(found["notes"])) == ([], notes)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'ray'", "has a rank", "name the Python of the job's own environment, "),
+        ("ConnectionError: refused", "has a rank", "start it as the job's user"),
+        (f"@unhang note {OTHERS}\n@unhang done\n", "is a rank of that job", "name one of these with --master"),
+    ],
+)
+def test_why_nothing_came_is_in_the_message(said: str, why: str, hint: str, tmp_path: Path) -> None:
+    places = [sending(tmp_path, "a", said), live.Place("b", ("printf", "no route"))]
     with pytest.raises(UnhangError) as caught:
         live.collect(places, tmp_path / "out", progress.silent)
-    assert caught.value.message.startswith("no process was found that is a rank of that job: ")
-    assert {*caught.value.message.removeprefix("no process was found that is a rank of that job: ").split("; ")} == {
-        "a: its ranks are of other jobs: 10.0.0.1:29500",
-        "b: not every node has answered (0 have): no route",
-    }
-    assert "--master" in str(caught.value.hint)
+    head, _, notes = caught.value.message.partition(f"{why}: ")
+    assert (caught.value.code, head[:26]) == ("no-ranks", "no process was found that ")
+    first = f"a: {OTHERS}" if OTHERS in said else f"a: not every node has answered (0 have): {said}"
+    assert {*notes.split("; ")} == {first, "b: not every node has answered (0 have): no route"}
+    assert str(caught.value.hint).startswith(hint)
+
+
+def test_jobs_that_were_not_asked_for_are_named(hung: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept"
     assert main(["diagnose", "--live", "--master", "no:1", "--keep", str(kept)]) == 2
-    assert re.search(
-        r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung:1", capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert re.search(r"a rank of that job: this node: its ranks are of other jobs: (.*, )?hung_1", told)
     assert not kept.exists(), "nothing is in it"
 
 
@@ -333,23 +313,12 @@ def test_a_job_left_out_that_has_ended_has_no_ranks_to_count(
 ) -> None:
     row = {"rank": 0, "pid": 7, "state": "gone"}
     text = sent("w/ranks.json", RANKS) + sent("v/ranks.json", json.dumps({"unhang-live": 1, "ranks": [row]}).encode())
-    (tmp_path / "sent").write_text(f"{text}@unhang done\n")
-    monkeypatch.setattr(live, "here", lambda _: [live.Place("n", ("cat", str(tmp_path / "sent")), is_all=False)])
+    place = sending(tmp_path, "n", f"{text}@unhang done\n")._replace(is_all=False)
+    monkeypatch.setattr(live, "here", lambda _: [place])
     main(["diagnose", "--live"])
     err = capsys.readouterr().err
     assert "took the job w, with 1 rank\n" in err
     assert "left out another job, whose ranks have all ended; for that: unhang diagnose --live --master v\n" in err
-
-
-def test_what_kubectl_has_tried_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = 'echo \'E1125 12:00:00.1 9 memcache.go:265] "Unhandled Error" err="refused"\' >&2\n' * 5
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for last, why in ("echo 'The server refused' >&2\n", "The server refused"), ("", "E1125 12:00:00.1 9 memcache.go"):
-        program(tmp_path / "bin", "kubectl", f"#!/bin/sh\n{tries}{last}exit 1\n")
-        with pytest.raises(UnhangError) as caught:
-            live.kubectl("job=x")
-        assert caught.value.message.startswith(f"kubectl has failed: {why}")
-        assert caught.value.message.count("refused") == 1
 
 
 def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
@@ -365,19 +334,23 @@ def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("asked", "words", "message"),
     [
-        (["--slurm", "--x"], "no-nodes", "not the number of a job: --x"),
-        (["--slurm", "77"], "no-nodes", "Slurm's job 77 has no nodes that could be asked: it is PENDING"),
-        (["--kubectl", "-n x"], "no-nodes", "not a selector of pods: -n x"),
-        (["--kubectl", "a=b -A"], "no-nodes", "kubectl is not on PATH"),
+        (live.slurm, "--x", "not the number of a job: --x"),
+        (live.slurm, "77", "Slurm's job 77 has no nodes that could be asked: it is PENDING"),
+        (live.kubectl, "-n x", "not a selector of pods: -n x"),
+        (live.kubectl, "a=b -A", "kubectl has failed: The server refused"),  # each of its tries is no reason
+        (live.kubectl, "a=b", "kubectl is not on PATH"),
     ],
 )
 def test_why_no_node_is_asked(
-    words: Sequence[str], code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Callable[[str], object], words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "bin", "squeue", "#!/bin/sh\necho 77 2 PENDING\n")
+    if "failed" in message:
+        tried = 'echo \'E1125 12:00:00.1 9 memcache.go:265] "Unhandled Error" err="refused"\' >&2\n'
+        program(tmp_path / "bin", "kubectl", f"#!/bin/sh\n{tried * 5}echo 'The server refused' >&2\nexit 1\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(UnhangError) as caught:
-        {"--slurm": live.slurm, "--kubectl": live.kubectl}[words[0]](words[1])
-    assert (caught.value.code, caught.value.message) == (code, message)
+        asked(words)
+    assert (caught.value.code, caught.value.message) == ("no-nodes", message)

@@ -33,10 +33,7 @@ def test_two_jobs_of_the_same_groups_are_told_apart_though_a_dump_of_the_later_o
     ]
     shared = Told("hang/node.log", parts=(Rank(3, messages=(Message("ValueError: n", "log:9"),)),))
     job = merged([*earlier, *later, *lines, shared])
-    assert {message.text for rank in job.ranks.values() for message in rank.messages} == {
-        "ValueError: a",
-        "ValueError: n",
-    }
+    assert {it.text for rank in job.ranks.values() for it in rank.messages} == {"ValueError: a", "ValueError: n"}
     assert apart(job) == [
         *(f"hang/b/dumps/rank_{n}: hang/a/dumps/rank_* is read for the same ranks: it has more" for n in range(3)),
         "hang/b/job.log: it lies beside the dumps of another job or time",
@@ -52,11 +49,8 @@ def test_of_two_jobs_on_two_nodes_one_is_read_for_all_ranks_though_it_lost_dumps
         for one in run_of(f"{name}/node{node}", range(2 * node, 2 * node + 2), 4, HOUR + (name == "b") * 5 * MINUTE)
         if one.file != "a/node0/rank_0"
     ]
-    assert {line.partition(":")[0] for line in apart(merged(dumps))} == {
-        "a/node0/rank_1",
-        "a/node1/rank_2",
-        "a/node1/rank_3",
-    }
+    out = {line.partition(":")[0] for line in apart(merged(dumps))}
+    assert out == {"a/node0/rank_1", "a/node1/rank_2", "a/node1/rank_3"}
 
 
 def test_the_trainer_is_read_and_not_the_engines_beside_it() -> None:
@@ -75,11 +69,8 @@ def test_of_two_times_the_later_one_is_read_unless_it_has_fewer_ranks() -> None:
         job = merged([*run_of("t1", range(4), 4, HOUR), *run_of("t2", ranks, 4, HOUR + MINUTE)])
         assert [*job.ranks] == [0, 1, 2, 3]
         assert [line.partition(":")[0] for line in apart(job)] == [f"{left}/rank_{rank}" for rank in ranks]
-
-
-def test_a_job_long_over_is_not_read_for_a_later_one_however_many_ranks_it_had() -> None:
     job = merged([*run_of("old", range(4), 4, HOUR), *run_of("new", range(2), 4, 30 * HOUR)])
-    assert [*job.ranks] == [0, 1]
+    assert [*job.ranks] == [0, 1], "one long over does not count, however many ranks it had"
 
 
 def test_a_dump_without_any_active_operation_is_of_the_same_process_as_the_whole_one() -> None:

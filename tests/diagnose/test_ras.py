@@ -105,9 +105,19 @@ def test_it_says_who_is_behind_or_does_not_answer(
         assert words in found.words
 
 
+AHEAD = """\
+#0-0 (fa) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  30 ranks have launched up to operation 640
+  2 ranks have launched up to operation 649
+  Rank 12 -- GPU 4 managed by process 32 on node 10.0.0.3
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (AHEAD * 2, "rank 12 (pid 32 on 10.0.0.3) ahead, and the others are behind"),
         (TABLE + SIX_BEHIND.format(top=6650), "a second answer"),
         (TABLE, "RAS shows MISMATCH, and what is given of its answer does not say of whom"),
         (TABLE + SIX_BEHIND.format(top=6655) + TABLE + SIX_BEHIND.format(top=6700), "the job goes on"),
@@ -128,16 +138,6 @@ def test_two_files_that_say_the_same_are_two_answers() -> None:
     one, other = said(text), said(text.replace("operation 66", "operation 77"))
     assert {it.culprits for it in statements.blamed(statements.agreed([*one, *one]))} == {(0, 2, 7)}
     assert statements.blamed(statements.agreed([*one, *other])) == []
-
-
-def test_those_who_are_most_are_not_called_late() -> None:
-    ahead = (
-        "30 ranks have launched up to operation 640\n  2 ranks have launched up to operation 649\n  Rank 12 -- GPU 4"
-    )
-    text = f"#0-0 (fa) MISMATCH\n  Communicator ranks have different AllGather operation counts\n  {ahead}"
-    (found,) = said(f"{text} managed by process 32 on node 10.0.0.3\n" * 2)
-    assert found.weight == "note"
-    assert "rank 12 (pid 32 on 10.0.0.3) ahead, and the others are behind" in found.words
 
 
 def test_a_document_is_read_whole_compact_and_cut() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,11 @@ def act(file):
 """
 
 
+Act = Callable[[str], object]
+
+
 @pytest.fixture
-def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
     (tmp_path / "actor.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     import actor  # type: ignore[import-not-found]
@@ -48,9 +51,9 @@ WRONG = {
 }
 
 
-def test_what_a_file_does_to_its_reader_costs_no_other_file(act: object) -> None:
+def test_what_a_file_does_to_its_reader_costs_no_other_file(act: Act) -> None:
     sizes = {f"{what}-{number}": 0 for number in range(6) for what in [*(WRONG if number < 2 else ()), "fine"]}
-    found = dict(readers.answers(act, sizes))  # type: ignore[arg-type]
+    found = dict(readers.answers(act, sizes))
     assert found.keys() == sizes.keys()
     for file, answer in found.items():
         what = file.partition("-")[0]
@@ -61,50 +64,43 @@ def test_what_a_file_does_to_its_reader_costs_no_other_file(act: object) -> None
             assert WRONG[what] in str(answer)
 
 
-def test_a_file_that_keeps_its_reader_is_given_up(act: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_keeps_its_reader_is_given_up(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "PATIENCE_S", 0.5)
-    found = dict(readers.answers(act, {"slow-1": 0, "slow-2": 1000}))  # type: ignore[arg-type]
-    assert {file: str(answer) for file, answer in found.items()} == dict.fromkeys(found, "reading it takes too long")
-    assert found.keys() == {"slow-1", "slow-2"}
+    found = {file: str(answer) for file, answer in readers.answers(act, {"slow-1": 0, "slow-2": 1000})}
+    assert found == dict.fromkeys(("slow-1", "slow-2"), "reading it takes too long")
 
 
-def test_no_process_and_no_core_stays(act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "here"
+def test_no_process_and_no_core_stays_and_nothing_of_the_working_directory_is_imported(
+    act: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, names = (
+        tmp_path / "dumps",
+        {f"{name}.py" for name in ("pickle", "multiprocessing", "unhang", "site", "gzip")},
+    )
     folder.mkdir()
+    for name in names:
+        (folder / name).write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
     monkeypatch.chdir(folder)
-    answers = readers.answers(act, {"fine-1": 0, "crashed-1": 0, "slow-1": 0, "slow-2": 0})  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    answers = readers.answers(act, {"fine-1": 0, "crashed-1": 0, "slow-1": 0, "slow-2": 0})
     process = next(answer for _, answer in answers if not isinstance(answer, readers.NoAnswer))[1]
     answers.close()  # type: ignore[attr-defined]
     with pytest.raises(ProcessLookupError):  # it was waited for
         os.kill(process, 0)
-    assert os.listdir(folder) == []
-
-
-def test_nothing_of_the_working_directory_is_imported(
-    act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    for name in ("pickle", "multiprocessing", "unhang", "site", "gzip"):
-        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"  # type: ignore[arg-type]
+    assert {*os.listdir(folder)} == names
     assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_bytecode_is_written_where_ours_is(
-    act: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
+    act: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
 ) -> None:
-    cache = tmp_path / "__pycache__"
-    shutil.rmtree(cache, ignore_errors=True)
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     monkeypatch.setattr(sys, "dont_write_bytecode", not writes)
-    assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"  # type: ignore[arg-type]
-    assert cache.exists() is writes
+    assert dict(readers.answers(act, {"fine": 0}))["fine"][0] == "fine"
+    assert (tmp_path / "__pycache__").exists() is writes
 
 
-def test_the_largest_file_is_begun_first(act: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_file_is_begun_first(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_cores", lambda: 1)
-    order = [file for file, _ in readers.answers(act, {"a": 1, "b": 3, "c": 2})]  # type: ignore[arg-type]
-    assert order == ["b", "c", "a"]
+    assert [file for file, _ in readers.answers(act, {"a": 1, "b": 3, "c": 2})] == ["b", "c", "a"]

@@ -24,15 +24,12 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-APART_S = 30.0
-"""So far apart are the two stacks of a rank."""
+APART_S = 30.0  # so far apart are the two stacks of a rank
 MARK = "@unhang"
 OTHERS = "its ranks are of other jobs"
 LARGEST_STACK, LARGEST_RAS, LARGEST_DUMP = 4 << 20, 32 << 20, 256 << 20
@@ -54,13 +51,10 @@ class Process(NamedTuple):
     pid: int
     parent: int
     environment: Mapping[str, str]
-    torch: bool
-    """Whether it has loaded torch."""
-    readable: bool = True
-    """Whether its environment of now could be read, and not only that with which it was started."""
+    torch: bool  # whether it has loaded torch
+    readable: bool = True  # whether its environment of now could be read, and not only that with which it was started
     began: int = 0
-    network: str = ""
-    """The namespace in which its addresses hold."""
+    network: str = ""  # the namespace in which its addresses hold
 
 
 class Found(NamedTuple):
@@ -68,11 +62,7 @@ class Found(NamedTuple):
 
     rank: int
     pid: int
-    world: str
-    """Where its ranks meet: of two jobs on a node, each has a rank 0."""
-
-
-# --- which processes are ranks
+    world: str  # where its ranks meet: of two jobs on a node, each has a rank 0
 
 
 def ranks(processes: Collection[Process]) -> tuple[Found, ...]:
@@ -81,9 +71,9 @@ def ranks(processes: Collection[Process]) -> tuple[Found, ...]:
     A launcher is none, even with a rank in its environment, and neither is what a rank has started itself, such as the
     workers of a data loader. Of two processes of one rank the older one counts.
     """
-    parents = {process.pid: process.parent for process in processes}
+    by_pid = {process.pid: process for process in processes}
     ranked = {process.pid: process for process in processes if process.torch and _rank(process)[1] >= 0}
-    above = {pid: [ranked[parent] for parent in _above(pid, parents) if parent in ranked] for pid in ranked}
+    above = {pid: [one for one in _above(process, by_pid) if one.pid in ranked] for pid, process in ranked.items()}
     launchers = {
         one.pid
         for pid, process in ranked.items()
@@ -124,12 +114,6 @@ def _world(process: Process) -> str:
     return name_of("_".join(parts))
 
 
-def _meeting(process: Process, world: str) -> str:
-    """Return how ``--master`` names the job of a rank: by where its ranks meet, if that tells it from others."""
-    place = f"{process.environment.get('MASTER_ADDR', '')}:{process.environment.get('MASTER_PORT', '')}"
-    return place if name_of(place) == world else world
-
-
 def name_of(job: str) -> str:
     """Return how a job is called, given where its ranks meet, such as ``127.0.0.1:29500``."""
     return re.sub(r"[^A-Za-z0-9]", "_", job)[:80]
@@ -165,11 +149,12 @@ def _rank(process: Process) -> tuple[str, int]:
     return next(((name, rank) for name in _RANKS if (rank := number(process, name)) >= 0), ("", -1))
 
 
-def _above(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    seen = {pid}
-    while (pid := parents.get(pid, 0)) and pid not in seen:
-        seen.add(pid)
-        yield pid
+def _above(process: Process, by_pid: Mapping[int, Process]) -> Iterator[Process]:
+    """Yield the processes above one. A number that is taken again while we look may make a circle of them."""
+    seen = {process.pid}
+    while (process := by_pid.get(process.parent, process)).pid not in seen:
+        seen.add(process.pid)
+        yield process
 
 
 def _status(pid: int | str) -> list[str]:
@@ -177,17 +162,15 @@ def _status(pid: int | str) -> list[str]:
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].decode().split()
 
 
-def _read(path: str, size: int = -1) -> bytes:
+def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read(size)
+        return file.read()
 
 
 def _parts(block: bytes) -> dict[str, str]:
     parts = (part.partition("=") for part in os.fsdecode(block).split("\0"))
     return {name: value for name, equals, value in parts if equals}
 
-
-# --- ranks that are arguments, as of torch.multiprocessing.spawn
 
 _STARTED = re.compile(r"(?m)^ {4}(?:\w+\.)?run \(multiprocessing/process\.py:\d+\)$")
 _FRAME = re.compile(r"(?m)^ {4}(?=\S)")
@@ -200,13 +183,9 @@ def told_by_arguments(found: Sequence[Process]) -> tuple[Process, ...]:
 
     py-spy tells the arguments; nothing of them but these numbers is kept.
     """
-    by_pid, parents = {one.pid: one for one in found}, {one.pid: one.parent for one in found}
+    by_pid = {one.pid: one for one in found}
     started = [one for one in found if one.torch and one.parent in by_pid and by_pid[one.parent].torch]
-    asked = [
-        one
-        for one in started
-        if _rank(one)[1] < 0 and all(_rank(by_pid[pid])[1] < 0 for pid in _above(one.pid, parents) if pid in by_pid)
-    ]
+    asked = [one for one in started if all(_rank(it)[1] < 0 for it in (one, *_above(one, by_pid)))]
     program, until = py_spy(asked[0].pid) if asked else None, time.monotonic() + _PY_SPY_S
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         spied = pool.map(lambda one: dump(program or "", one.pid, until, "--locals")[0], asked if program else ())
@@ -242,18 +221,15 @@ def _present(pid: int) -> dict[str, str]:
         for address in _environ_addresses(pid):
             (place,) = struct.unpack("<Q", os.pread(memory.fileno(), 8, address))
             block = os.pread(memory.fileno(), 1 << 15, place) if place else b""
-            pointers = [one for (one,) in struct.iter_unpack("<Q", block[: len(block) & ~7])]
-            pointers = pointers[: pointers.index(0) if 0 in pointers else None]
-            found = _parts(b"\0".join(_text_at(memory.fileno(), pointer) for pointer in pointers))
-            if found:
+            texts = []
+            for (pointer,) in struct.iter_unpack("<Q", block[: len(block) & ~7]):
+                if not pointer:
+                    break
+                with suppress(OSError, OverflowError):
+                    texts.append(os.pread(memory.fileno(), 1 << 12, pointer).partition(b"\0")[0])
+            if found := _parts(b"\0".join(texts)):
                 return found
     return {}
-
-
-def _text_at(memory: int, address: int) -> bytes:
-    with suppress(OSError, OverflowError):
-        return os.pread(memory, 1 << 12, address).partition(b"\0")[0]
-    return b""
 
 
 def _environ_addresses(pid: int) -> Iterator[int]:
@@ -290,9 +266,6 @@ def _symbol(path: str, start: int) -> Iterator[int]:
                     yield value + (start if kind == 3 else 0)
 
 
-# --- stacks
-
-
 def py_spy(pid: int = 0) -> str | None:
     """Return the path of py-spy: on our PATH, beside our interpreter, or beside the torch of a rank, if it is ours."""
     places = [os.environ.get("PATH"), os.path.dirname(sys.executable)]
@@ -323,21 +296,11 @@ def dump(program: str, pid: int, until: float = float("inf"), *options: str) -> 
             return b"", str(error)
         if done.returncode == 0:
             return done.stdout[:LARGEST_STACK], ""
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        # py-spy may say something else of that
-        why = said[0] if _may_be_read(pid) else "permission denied to read its memory"
-        if "ermission" in why:
+        said = done.stderr.decode(errors="replace").strip()
+        why = said.partition("\n")[0] or f"exit code {done.returncode}"
+        if re.search("ermission|not permitted", said):
             return b"", f"{why}; it needs root, or the capability SYS_PTRACE"
     return b"", why
-
-
-def _may_be_read(pid: int) -> bool:
-    """Return whether the memory of a process may be read, or it has ended."""
-    try:
-        os.close(os.open(f"{_PROC}/{pid}/mem", os.O_RDONLY))
-    except OSError as error:
-        return not isinstance(error, PermissionError)
-    return True
 
 
 def state_of(pid: int) -> str:
@@ -354,19 +317,15 @@ def used(pid: int) -> tuple[float, float]:
 
     py-spy calls each thread active whose number it does not know, as in a container that is seen from outside.
     """
-    seconds = float("nan")
     with suppress(OSError, ValueError, IndexError):
-        seconds = sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
-    return time.monotonic(), seconds
+        return time.monotonic(), sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), float("nan")
 
 
 def share(before: tuple[float, float], after: tuple[float, float]) -> float | None:
     """Return the share of a CPU that was used between two times; None if it is gone, or they are too close to tell."""
     apart, seconds = after[0] - before[0], after[1] - before[1]
     return round(seconds / apart, 3) if apart >= 1 and seconds >= 0 else None
-
-
-# --- the recorder's dumps
 
 
 def _pipe(rank: Found, process: Process) -> bool:
@@ -376,8 +335,6 @@ def _pipe(rank: Found, process: Process) -> bool:
         return False
     with suppress(OSError):
         path = _inside(rank.pid, f"{stem}{rank.rank}.pipe")
-        if not stat.S_ISFIFO(os.lstat(path).st_mode):
-            return False
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # fails where nobody reads it
         try:
             return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1") == 1
@@ -397,22 +354,20 @@ def booted() -> float:
     return float(found[1]) if found else 0.0
 
 
-def _written(rank: Found, process: Process) -> str | None:
-    """Return the newest dump that a rank has written, if it has written one."""
+def _written(rank: Found, process: Process) -> tuple[int, int, str]:
+    """Return when the newest dump that a rank has written was, its size and its path; zeros if there is none."""
     environment = process.environment
     cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
     stems = [environment.get(name) for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
     stems += [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]  # noqa: S108 - torch's own defaults
-    found = []
-    with suppress(OSError, ValueError, IndexError):
-        started = booted() + int(_status(rank.pid)[19]) / os.sysconf("SC_CLK_TCK")
-        for stem in filter(None, stems):
-            path = _inside(rank.pid, f"{stem}{rank.rank}")
-            with suppress(OSError):
-                status = os.lstat(path)
-                if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mtime >= started - 1:
-                    found.append((status.st_mtime_ns, path))
-    return max(found)[1] if found else None
+    started, found = booted() + process.began / os.sysconf("SC_CLK_TCK"), [(0, 0, "")]
+    for stem in filter(None, stems):
+        path = _inside(rank.pid, f"{stem}{rank.rank}")
+        with suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mtime >= started - 1:
+                found.append((status.st_mtime_ns, status.st_size, path))
+    return max(found)
 
 
 def _dump_file(path: str) -> bytes:
@@ -423,28 +378,28 @@ def _dump_file(path: str) -> bytes:
     return b""
 
 
-def _awaited(asked: Mapping[Found, Process], before: Mapping[Found, int]) -> None:
-    """Wait until each rank that was asked has written its dump and grown it no more, or time is up."""
-    until = time.monotonic() + _DUMP_S
-    sizes: dict[Found, tuple[int, int]] = {}
-    left = dict(asked)
-    while left and time.monotonic() < until:
+def _dumps(found: Collection[Found], by_pid: Mapping[int, Process]) -> bool:
+    """Ask the ranks for their dumps, and send what there is; return whether there was time for all."""
+    until = time.monotonic() + _DUMPS_S
+    running = [one for one in found if state_of(one.pid) == "running"]
+    before = {one: _written(one, by_pid[one.pid]) for one in running}
+    asked = [one for one in running if _pipe(one, by_pid[one.pid])]
+    ready = time.monotonic() + _DUMP_S
+    last: dict[Found, tuple[int, int, str]] = {}
+    if asked:
+        _say("step", f"waiting for the dumps of {len(asked)} ranks")
+    while asked and time.monotonic() < ready:
         time.sleep(0.5)
-        for rank, process in tuple(left.items()):
-            stamp = _stamp(_written(rank, process))
-            if stamp[0] > before[rank] and sizes.get(rank) == stamp:
-                del left[rank]
-            sizes[rank] = stamp
-
-
-def _stamp(path: str | None) -> tuple[int, int]:
-    with suppress(OSError):
-        status = os.lstat(path or "")
-        return status.st_mtime_ns, status.st_size
-    return 0, 0
-
-
-# --- NCCL's RAS, which answers for a whole job
+        now = {one: _written(one, by_pid[one.pid]) for one in asked}
+        if now == last and all(now[one][0] > before[one][0] for one in asked):  # all are there, and grow no more
+            break
+        last = now
+    for one in found:
+        if time.monotonic() > until:
+            return False
+        if data := _dump_file(_written(one, by_pid[one.pid])[2]):
+            _send(f"{one.world}/dumps/rank_{one.rank}", data)
+    return True
 
 
 def ras(address: str) -> bytes:
@@ -481,11 +436,8 @@ def asked(found: Collection[Found], by_pid: Mapping[int, Process]) -> dict[str, 
     return told
 
 
-# --- all of it, in order
-
-
 def _say(kind: str, text: str = "") -> None:
-    sys.stdout.write(f"{MARK} {kind} {text}".rstrip() + "\n")
+    print(f"{MARK} {kind} {text}".rstrip(), flush=True)
 
 
 def _send(name: str, data: bytes) -> None:
@@ -494,21 +446,6 @@ def _send(name: str, data: bytes) -> None:
     for at in range(0, len(packed), _LINE):
         _say("data", base64.b64encode(packed[at : at + _LINE]).decode())
     _say("end", f"{zlib.crc32(data):08x}")
-    sys.stdout.flush()
-
-
-def _gone(found: Collection[Found], by_pid: Mapping[int, Process]) -> Iterator[int]:
-    """Yield the ranks of one job on this node that have no process, where torchrun says how many it has started here.
-
-    It numbers those of a node in a row; mpirun may deal ranks out to the nodes in turn.
-    """
-    here: set[int] = set()
-    for one in found:
-        node, size = (number(by_pid[one.pid], name) for name in ("GROUP_RANK", "LOCAL_WORLD_SIZE"))
-        of = number(by_pid[one.pid], "WORLD_SIZE")
-        if 0 < size <= _WIDEST and one.rank // size == node and (node + 1) * size <= of:
-            here.update(range(node * size, (node + 1) * size))
-    yield from sorted(here - {one.rank for one in found})
 
 
 def census(
@@ -518,14 +455,19 @@ def census(
     notes: Sequence[str],
     cpu: Mapping[int, float | None] = {},
 ) -> bytes:
-    """Return what is known of the ranks of one job on this node: who is there, in which state, and of how many.
+    """Return what is known of the ranks of one job on this node: who is there or gone, in which state, and of how many.
 
     ``state`` and ``cpu``, the share of a CPU that the main thread uses, are by pid.
     """
     rows: list[dict[str, object]] = [
         {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
     ]
-    rows += [{"rank": rank, "state": "gone"} for rank in _gone(here, by_pid)]
+    started: set[int] = set()
+    for one in here:  # torchrun numbers the ranks of a node in a row, and mpirun may deal them out in turn
+        node, local, size = (number(by_pid[one.pid], it) for it in ("GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+        if 0 < local <= _WIDEST and one.rank // local == node and (node + 1) * local <= size:
+            started.update(range(node * local, (node + 1) * local))
+    rows += [{"rank": rank, "state": "gone"} for rank in sorted(started - {one.rank for one in here})]
     size = max(number(by_pid[one.pid], _RANKS[_rank(by_pid[one.pid])[0]]) for one in here)
     table = {"unhang-live": 1, "node": socket.gethostname(), "size": size, "ranks": rows, "notes": [*notes]}
     return json.dumps(table).encode()
@@ -535,8 +477,7 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
     """Take what the ranks of this node are at, and send it; of a job and of a Slurm job, if they are named."""
     began = time.monotonic()
     signal.alarm(int(apart + _LONGEST_S))  # it ends this process then, whatever hangs in it
-    of_job = tuple(one for one in processes() if not slurm or one.environment.get("SLURM_JOB_ID") == slurm)
-    of_job = told_by_arguments(of_job)
+    of_job = told_by_arguments([one for one in processes() if slurm in ("", one.environment.get("SLURM_JOB_ID"))])
     by_pid = {process.pid: process for process in of_job}
     everyone = ranks(of_job)
     found = tuple(one for one in everyone if job in ("", one.world))
@@ -545,80 +486,56 @@ def main(apart: float, job: str = "", slurm: str = "") -> None:
         for one in of_job
         if one.torch and not one.readable and _rank(one)[1] < 0
     ]
-    if everyone and not found:
-        notes.append(f"{OTHERS}: {', '.join(sorted({_meeting(by_pid[one.pid], one.world) for one in everyone}))}")
-    state = {one.pid: state_of(one.pid) for one in found}
-    program = py_spy(found[0].pid) if found else None
-    if found and program is None:
-        notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
-    taken: dict[int, bytes] = {}
-    times: dict[int, list[tuple[float, float]]] = {one.pid: [] for one in found}
-
-    def take(what: str) -> None:
-        _say("step", f"taking stacks of {len(found)} ranks, for the {what} time")
-        sys.stdout.flush()
-        alive = [one.pid for one in found if program and state_of(one.pid) != "gone"]
-        until = time.monotonic() + _STACKS_S
-        wrong: dict[str, list[int]] = {}
-        for pid in times:
-            times[pid].append(used(pid))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for pid, (stacks, why) in zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)):
-                taken[pid] = taken.get(pid, b"") + stacks
-                wrong.setdefault(why, []).append(pid)
-        for why in filter(None, wrong):
-            notes.append(f"no stacks, the {what} time, of process {', '.join(map(str, wrong[why]))}: {why}")
-
-    answers: dict[str, bytes] = {}
     if found:
-        take("first")
-        answers = asked(found, by_pid)
-    if not _dumps(found, by_pid):
-        notes.append(f"not all dumps were sent within {_DUMPS_S} s")
-    while found and (left := began + apart - time.monotonic()) > 0:
-        _say("step", f"taking the stacks again in {left:.0f} s")
-        sys.stdout.flush()
-        time.sleep(min(left, 5))
-    if found:
-        take("second")
-        for world, said in (asked(found, by_pid) if answers else {}).items():
-            answers[world] = answers.get(world, b"") + b"\n" + said
-    cpu = {pid: share(*both) for pid, both in times.items()}
-    for world in sorted({one.world for one in found}):
-        here = [one for one in found if one.world == world]
-        for one in here:
-            if taken.get(one.pid):
-                _send(f"{world}/stacks/rank_{one.rank}.txt", taken[one.pid])
-            now = state_of(one.pid)
-            state[one.pid] = "running" if now == "stopped" != state[one.pid] else now
-        if world in answers:
-            _send(f"{world}/ras.txt", answers[world])
-        _send(f"{world}/ranks.json", census(here, by_pid, state, notes[:100], cpu))
-    for note in () if found else notes[:20]:
-        _say("note", note)
+        _take(found, by_pid, began + apart, notes)
+    else:
+        others = [f"{OTHERS}: {', '.join(sorted({one.world for one in everyone}))}"] if everyone else []
+        for note in (*notes[:20], *others):
+            _say("note", note)
     _say("done")
 
 
-def _dumps(found: Collection[Found], by_pid: Mapping[int, Process]) -> bool:
-    """Ask the ranks for their dumps, and send what there is; return whether there was time for all."""
-    until = time.monotonic() + _DUMPS_S
-    before = {one: _stamp(_written(one, by_pid[one.pid]))[0] for one in found}
-    running = [one for one in found if state_of(one.pid) == "running"]
-    asked = {one: by_pid[one.pid] for one in running if _pipe(one, by_pid[one.pid])}
-    if asked:
-        _say("step", f"waiting for the dumps of {len(asked)} ranks")
-        sys.stdout.flush()
-        _awaited(asked, before)
-    for one in found:
-        if time.monotonic() > until:
-            return False
-        path = _written(one, by_pid[one.pid])
-        if data := _dump_file(path) if path else b"":
-            _send(f"{one.world}/dumps/rank_{one.rank}", data)
-    return True
+def _take(found: Sequence[Found], by_pid: Mapping[int, Process], again: float, notes: list[str]) -> None:
+    """Take what these ranks are at, now and at a second time, and send it."""
+    pids = [one.pid for one in found]
+    program, states = py_spy(pids[0]), {pid: state_of(pid) for pid in pids}
+    if program is None:
+        notes.append("no stacks: py-spy is not on PATH, nor in the ranks' environment; do: pip install py-spy")
+    _say("step", f"taking stacks of {len(found)} ranks")
+    before, first = {pid: used(pid) for pid in pids}, _stacks(program, pids, "first", notes)
+    answers = asked(found, by_pid)
+    if not _dumps(found, by_pid):
+        notes.append(f"not all dumps were sent within {_DUMPS_S} s")
+    while (left := again - time.monotonic()) > 0:
+        _say("step", f"taking the stacks again in {left:.0f} s")
+        time.sleep(min(left, 5))
+    after, second = {pid: used(pid) for pid in pids}, _stacks(program, pids, "second", notes)
+    for world, said in (asked(found, by_pid) if answers else {}).items():
+        answers[world] = answers.get(world, b"") + b"\n" + said
+    cpu = {pid: share(before[pid], after[pid]) for pid in pids}
+    for pid in pids:
+        now = state_of(pid)
+        states[pid] = "running" if now == "stopped" != states[pid] else now
+    for world in sorted({one.world for one in found}):
+        here = [one for one in found if one.world == world]
+        for one in here:
+            if stacks := first.get(one.pid, b"") + second.get(one.pid, b""):
+                _send(f"{world}/stacks/rank_{one.rank}.txt", stacks)
+        if world in answers:
+            _send(f"{world}/ras.txt", answers[world])
+        _send(f"{world}/ranks.json", census(here, by_pid, states, notes[:100], cpu))
 
 
-# --- on the nodes of a Ray cluster: the job's own Python, which has Ray, runs this
+def _stacks(program: str | None, pids: Sequence[int], which: str, notes: list[str]) -> dict[int, bytes]:
+    """Return the stacks of the processes that are there, by pid; note why there are none of others."""
+    alive = [pid for pid in pids if program and state_of(pid) != "gone"]
+    until = time.monotonic() + _STACKS_S
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        taken = dict(zip(alive, pool.map(lambda pid: dump(program or "", pid, until), alive)))
+    for why in sorted({why for _, why in taken.values() if why}):
+        of = ", ".join(str(pid) for pid in alive if taken[pid][1] == why)
+        notes.append(f"no stacks, the {which} time, of process {of}: {why}")
+    return {pid: stacks for pid, (stacks, _) in taken.items()}
 
 
 def on_ray(address: str, limit: float, command: Sequence[str]) -> None:
@@ -641,16 +558,14 @@ def on_ray(address: str, limit: float, command: Sequence[str]) -> None:
         sys.exit(" ".join(f"{type(why).__name__}: {why}".split())[:400])
     remote = ray.remote(num_cpus=0, max_retries=0)(take)
     waiting: dict[Any, str] = {}
-    nodes = 0
     for node in ray.nodes():  # type: ignore[no-untyped-call,unused-ignore]
         name = f"{node['NodeManagerAddress']}-{node['NodeID'][:8]}"
         if node["Alive"]:
-            nodes += 1
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             waiting[remote.options(scheduling_strategy=where).remote(command, limit)] = name
         else:
             _labelled(name, b"@unhang note Ray says that this node is gone")
-    print(f"@unhang nodes {nodes}", flush=True)
+    _say("nodes", str(len(waiting)))
     while waiting:
         for done in ray.wait(list(waiting))[0]:
             name = waiting.pop(done)

@@ -28,21 +28,18 @@ _ARCHIVE = re.compile(rb"(?s).{257}ustar|PK\x03\x04|\xfd7zXZ\0|\x28\xb5\x2f\xfd|
 """How tar, zip, xz, zstd, bzip2 and 7z begin."""
 _RANK = re.compile(
     r"(?:(?<![a-z])(local|node|group|role|host|[cdemptv]p|e[dt]p)[_.\-]?)?rank[_.\-]?(\d{1,7})", re.IGNORECASE
-)
-"""A rank in a name, and what it is within, where that is not the job."""
+)  # a rank in a name, and what it is within, where that is not the job
 _STAMP = re.compile(
     r"(?<!\d)(20\d\d)[-_.]?([01]\d)[-_.]?([0-3]\d)[-_.T ]?([0-2]\d)[-_.:h]?([0-5]\d)(?:[-_.:m]?([0-5]\d))?(?!\d)"
 )
-_OF_DUMP = re.compile(r"(?:.*\D)?(\d{1,7})$")
-"""torch puts the rank behind what a user has called the dumps."""
+_OF_DUMP = re.compile(r"(?:.*\D)?(\d{1,7})$")  # torch puts the rank behind what a user has called the dumps
 _LOG = re.compile(r"\.(log|out|err)(\.\d+)?$|std(out|err)", re.IGNORECASE)
 _ATTEMPT = re.compile(r"(?s)(.*/)attempt_(\d{1,7})/(?:(\d{1,7})/[^/]+$)?")
 """torchrun's folder of each start of the ranks, and the rank on its node."""
 _WORLD = re.compile(
     rb"using world size: (\d{1,7}),|world_size: (\d{1,7}), local_world_size: |global_world_sizes=\[(\d{1,7})\b"
     rb"|^PARTIAL DATA: \d{1,7}/(\d{1,7}) workers responded"
-)
-"""Where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins."""
+)  # where Megatron, ms-swift, torchrun and torch's debug server say of how many ranks a job is, as it begins
 _STATES = (RUNNING, "stopped", GONE)
 _MOST, _NOTES = 1 << 20, 5
 _ENDINGS = re.compile(r"(\.(gz|json|pkl|pickle|txt|log|out|err|dump))+$", re.IGNORECASE)
@@ -53,7 +50,6 @@ def read(paths: Sequence[str], progress: Step) -> Job:
     sizes, told = files(paths)
     done = 0
     progress(lambda: f"reading {done} of {len(sizes)} files")
-    was_on = gc.isenabled()
     gc.disable()  # what comes is kept, and to look for garbage in it takes a third of our own time
     try:
         for file, answer in readers.answers(told_by, sizes):
@@ -61,13 +57,24 @@ def read(paths: Sequence[str], progress: Step) -> Job:
             told.append(answer if isinstance(answer, job.Told) else job.Told(file, why=str(answer)))
         return merged(told)
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
 
 
 def merged(told: Sequence[job.Told]) -> Job:
-    """Return what these files say of a job, together."""
-    return job.merged(_ranked(told))
+    """Return what these files say of a job, those in torchrun's folder of a rank as of that rank, unless their lines
+    are of other ranks, or of two ``3/stderr.log`` each is of another node.
+    """
+    unnamed = [one.file for one in told if one.named is None and (one.parts or not (one.dumps or one.why))]
+    places = {file: (it[3], os.path.basename(file)) for file in unnamed if (it := _ATTEMPT.match(file)) and it[3]}
+    times = Counter(places.values())
+
+    def ranked(one: job.Told) -> job.Told:
+        place = places.get(one.file)
+        if not place or times[place] > 1 or not {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}:
+            return one
+        return one._replace(named=int(place[0]))
+
+    return job.merged(map(ranked, told))
 
 
 def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
@@ -75,12 +82,17 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     sizes: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     wrong: list[job.Told] = []
-    found = []
+
+    def refused(error: OSError) -> None:
+        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
+
+    found: list[str] = []
     for path in paths:
-        before = len(wrong)
-        inside = [*_within(path, wrong)] if os.path.isdir(path) else [path]
-        found += inside
-        if not inside and len(wrong) == before:
+        before, walk = len(found) + len(wrong), os.walk(path, onerror=refused) if os.path.isdir(path) else ()
+        found += sorted(os.path.join(parent, name) for parent, _, names in walk for name in names)
+        if not os.path.isdir(path):
+            found.append(path)
+        elif len(found) + len(wrong) == before:
             wrong.append(job.Told(path, why="it is a folder without files"))
     last: dict[str, int] = defaultdict(int)
     for attempt in filter(None, map(_ATTEMPT.match, found)):
@@ -103,17 +115,6 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     return sizes, wrong
 
 
-def _within(folder: str, wrong: list[job.Told]) -> Iterator[str]:
-    """Yield the files in a folder and its folders; links to folders are not followed."""
-
-    def refused(error: OSError) -> None:
-        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
-
-    for parent, folders, names in os.walk(folder, onerror=refused):
-        folders.sort()
-        yield from (os.path.join(parent, name) for name in sorted(names))
-
-
 def told_by(file: str) -> job.Told:
     """Return what a file says. This runs in a process of its own."""
     parts: list[Rank] = []
@@ -127,7 +128,8 @@ def told_by(file: str) -> job.Told:
                 return states(stacks.whole(stream)[0], file)
             if recorder.recognizes(head):
                 data, cut = stacks.whole(stream)
-                dump = recorder.read(data, file, _rank_of_dump(file))
+                number = _OF_DUMP.match(_ENDINGS.sub("", os.path.basename(file)))
+                dump = recorder.read(data, file, named if named is not None or not number else int(number[1]))
                 return job.Told(file, (dump,), named=dump.rank.rank, why=dump.broken or str(cut or ""))
             size = int(found[found.lastindex or 1]) if (found := _WORLD.search(head)) else None
             parts.extend(next((one for one in (ras, stacks) if one.recognizes(head)), logs).read(stream, file))
@@ -139,21 +141,16 @@ def told_by(file: str) -> job.Told:
 @contextmanager
 def opened(file: str) -> Iterator[_Stream]:
     """Open a file, unzipped, and in UTF-8 without a mark of its encoding if it is text that has one."""
-    with BufferedReader(FileIO(file), _HEAD) as stream:
-        if stream.peek(2)[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=stream) as unzipped:
-                yield _decoded(unzipped)
-        else:
-            yield _decoded(stream)
-
-
-def _decoded(stream: _Stream) -> _Stream:
-    head = stream.peek(len(BOM_UTF8))
-    if head.startswith(BOM_UTF8):
-        stream.read(len(BOM_UTF8))
-    elif head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-        return BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
-    return stream
+    with BufferedReader(FileIO(file), _HEAD) as raw:
+        is_zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+        with gzip.GzipFile(fileobj=raw) if is_zipped else raw as stream:
+            head = stream.peek(len(BOM_UTF8))
+            if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                yield BufferedReader(BytesIO(stacks.whole(stream)[0].decode("utf-16", "replace").encode()), _HEAD)
+                return
+            if head.startswith(BOM_UTF8):
+                stream.read(len(BOM_UTF8))
+            yield stream
 
 
 def rank_in(file: str) -> int | None:
@@ -166,12 +163,6 @@ def rank_in(file: str) -> int | None:
     return next(map(int, found), None)
 
 
-def _rank_of_dump(file: str) -> int | None:
-    """Return the rank that a dump's name tells: ``trace_rank_3``, ``dump_3.json``."""
-    found, called = _OF_DUMP.match(_ENDINGS.sub("", os.path.basename(file))), rank_in(file)
-    return called if called is not None or not found else int(found[1])
-
-
 def _at(file: str) -> float:
     """Return when a file was taken, by the last time in its path, else by the file system."""
     stamp = None
@@ -181,37 +172,17 @@ def _at(file: str) -> float:
     return int(os.stat(file).st_mtime) if stamp is None else stamp
 
 
-def _ranked(told: Sequence[job.Told]) -> list[job.Told]:
-    """Return what the files say, those in torchrun's folder of a rank as of that rank, unless their lines are of other
-    ranks, or of two ``3/stderr.log`` each is of another node.
-    """
-    unnamed = [one.named is None and (one.parts or not (one.dumps or one.why)) for one in told]
-    found = [_ATTEMPT.match(one.file) if is_unnamed else None for one, is_unnamed in zip(told, unnamed)]
-    places = [(match[3], os.path.basename(one.file)) if match and match[3] else None for match, one in zip(found, told)]
-    times = Counter(places)
-    return [
-        one._replace(named=int(place[0]))
-        if place and times[place] == 1 and {part.rank for part in one.parts} <= {stacks.NOBODY, int(place[0])}
-        else one
-        for one, place in zip(told, places)
-    ]
-
-
-# --- the notes of a node
-
-
 def states(data: bytes, file: str) -> job.Told:
     """Return what the notes say that `--live` has written of a node. Raises ValueError if they are none."""
     raw = json.loads(data)
-    ranks, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
-    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
-    more = [f"and {len(notes) - _NOTES} more"] if len(notes) > _NOTES else []
-    why = "; ".join([*notes[:_NOTES], *more])
-    node = gate.line(str(raw.get("node") or ""))
+    rows, notes, size = (raw.get(key) for key in ("ranks", "notes", "size"))
     size = size if isinstance(size, int) and 0 < size <= _MOST else None
-    parts = (_state(row, size or _MOST) for row in (ranks if isinstance(ranks, list) else [])[:_MOST])
+    parts = (_state(row, size or _MOST) for row in (rows if isinstance(rows, list) else [])[:_MOST])
+    notes = [gate.line(str(note)) for note in notes] if isinstance(notes, list) else []
+    notes[_NOTES:] = [f"and {len(notes) - _NOTES} more"] * (len(notes) > _NOTES)
+    node = gate.line(str(raw.get("node") or ""))
     name = f"{file} ({node})" if node else file
-    return job.Told(name, parts=tuple(part for part in parts if part), why=why, size=size)
+    return job.Told(name, parts=tuple(part for part in parts if part), why="; ".join(notes), size=size)
 
 
 def _state(row: Any, size: int) -> Rank | None:

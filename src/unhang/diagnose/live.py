@@ -14,6 +14,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,10 @@ from threading import Lock, Timer
 from typing import NamedTuple
 
 from unhang import gate
-from unhang.diagnose import collector, intake
+from unhang.diagnose import collector
+from unhang.diagnose.evidence import GONE
+from unhang.diagnose.intake import states
+from unhang.diagnose.job import Told
 from unhang.errors import UnhangError
 from unhang.tell.console import count
 from unhang.tell.progress import Step
@@ -34,14 +38,11 @@ _QUERY_S = 60
 _LIMIT_S = 330  # for a node, beside the time between the stacks; the collector ends itself before
 _AT_ONCE = 64
 _LARGEST = 4 << 30  # bytes in all
-_FILES = 8_192  # of a node
 _FILE = 4_096  # bytes on a disk, beside what is in it
 _NOTES = 8 << 20  # bytes of a node's table
-_NODES = 16_384
 _SHOWN = 3
 _EVERY, _CONTAINER = re.compile(r" (?:-A|--all-namespaces)\b"), re.compile(r" (?:-c[= ]?|--container[= ])(\S+)")
 """Options of kubectl's that `get` alone takes, or `exec` alone."""
-_KLOG = re.compile(r"[EWIF]\d{4} ")
 _LINE = re.compile(rb"(?:([\w.:@/-]{1,100}): ?)?@unhang (begin|data|end|step|note|nodes|done)(?: (.*))?$")
 _NAME = re.compile(
     r"(\w{1,101})/(ranks\.json|ras\.txt|stacks/rank_\d{1,7}\.txt|dumps/(?:(?!rank_)\w{1,40}/)?rank_\d{1,7}(?:\.json)?)",
@@ -63,8 +64,7 @@ class Place(NamedTuple):
     name: str
     command: tuple[str, ...]
     nodes: int = 1
-    is_all: bool = True
-    """Whether these are all nodes of the job."""
+    is_all: bool = True  # whether these are all nodes of the job
     cwd: str | None = None
     """Where the command runs; None: in our own working directory, as paths in kubectl's options are relative to it."""
 
@@ -74,9 +74,6 @@ class Collected(NamedTuple):
 
     folder: Path
     ranks: int
-
-
-# --- where the ranks are: `named` is where those of one job meet; empty for all
 
 
 def here(named: str = "") -> list[Place]:
@@ -154,26 +151,19 @@ def ray(address: str, python: str | None, named: str = "") -> list[Place]:
 
 def _said(command: Sequence[str]) -> str:
     """Return what a command says. Raises UnhangError ``no-nodes``."""
-    with suppress(FileNotFoundError):
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                timeout=_QUERY_S,
-                env=_environment(),
-            )
-        except subprocess.TimeoutExpired:
-            raise UnhangError("no-nodes", f"{command[0]} has not answered within {_QUERY_S} s") from None
-        if done.returncode == 0:
-            return done.stdout.decode(errors="replace")
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        # kubectl logs each of its tries, and sums them up in its last line
-        told = [line for line in lines if not _KLOG.match(line)] or lines[-1:]
-        why = "; ".join(dict.fromkeys(told)) or f"exit code {done.returncode}"
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=_QUERY_S, env=_environment()
+        )
+    except FileNotFoundError:
+        hint = "run this where the job was started from"
+        raise UnhangError("no-nodes", f"{command[0]} is not on PATH", hint=hint) from None
+    except subprocess.TimeoutExpired:
+        raise UnhangError("no-nodes", f"{command[0]} has not answered within {_QUERY_S} s") from None
+    if done.returncode != 0:  # kubectl logs each of its tries, and sums them up in its last line
+        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise UnhangError("no-nodes", f"{command[0]} has failed: {gate.line(why)}")
-    raise UnhangError("no-nodes", f"{command[0]} is not on PATH", hint="run this where the job was started from")
+    return done.stdout.decode(errors="replace")
 
 
 def _remote(named: str, *more: str) -> tuple[str, ...]:
@@ -191,36 +181,34 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
 
 
-# --- what they send
-
-
 def collect(places: Sequence[Place], folder: Path, step: Step) -> list[Collected]:
     """Collect from all places at once. Return the jobs, that with most running ranks first, each in its own folder.
 
     What went wrong is noted in the files. Raises UnhangError ``no-ranks``, and OSError if the folder is not writable.
     """
     inbox = _Inbox(folder, sum(place.nodes for place in places))
-    step(inbox.progress)
+    step(lambda: f"{len(inbox.done)} of {count(inbox.nodes, 'node')} done; {inbox.step}")
     with ThreadPoolExecutor(min(_AT_ONCE, len(places))) as pool:
         try:
             list(pool.map(inbox.receive, places))
         except BaseException:  # also Ctrl-C: nothing is to run on
             inbox.end()
             raise
-    jobs = []
-    if inbox.sizes:  # that a node has other jobs' ranks alone matters where no node has this one's
-        inbox.notes = [note for note in inbox.notes if f": {collector.OTHERS}: " not in note]
-    for world, nodes in inbox.sizes.items():
-        numbers, size = inbox.ranks[world], max(nodes)
-        is_whole = not inbox.missing() and all(place.is_all for place in places)
-        gone = sorted({*range(size)} - numbers) if is_whole else []
-        rows = [{"rank": number, "state": "gone"} for number in gone]
-        notes = {"unhang-live": 1, "size": size, "ranks": rows, "notes": inbox.notes}
-        if rows or inbox.notes:
-            (folder / world / "nodes.json").write_text(json.dumps(notes), encoding="utf-8")
-        jobs.append(Collected(folder / world, len(inbox.running[world])))
-    if not jobs:
+    if not inbox.told:
         raise _nobody(inbox.notes)
+    # that a node has other jobs' ranks alone matters where no node has this one's
+    notes = [note for note in inbox.notes if f": {collector.OTHERS}: " not in note]
+    is_whole = not notes and len(inbox.done) >= inbox.nodes and all(place.is_all for place in places)
+    jobs = []
+    for world, told in inbox.told.items():
+        size = max(one.size or 0 for one in told)
+        parts = [part for one in told for part in one.parts]
+        gone = sorted({*range(size)} - {part.rank for part in parts}) if is_whole else []
+        rows = [{"rank": number, "state": GONE} for number in gone]
+        if rows or notes:
+            document = {"unhang-live": 1, "size": size, "ranks": rows, "notes": notes}
+            (folder / world / "nodes.json").write_text(json.dumps(document), encoding="utf-8")
+        jobs.append(Collected(folder / world, len({part.rank for part in parts if part.process != GONE})))
     return sorted(jobs, key=lambda one: (-one.ranks, one.folder))
 
 
@@ -231,10 +219,7 @@ def _nobody(notes: Sequence[str]) -> UnhangError:
     if "No module named 'ray'" in why:
         hint = "name the Python of the job's own environment, which has Ray, with --python PY"
     elif f": {collector.OTHERS}: " in why:
-        what, hint = (
-            "is a rank of that job",
-            "name one of these with --master, or none: it is the address where ranks meet",
-        )
+        what, hint = "is a rank of that job", "name one of these with --master, or none"
     return UnhangError("no-ranks", f"no process was found that {what}{f': {why}' if why else ''}", hint=hint)
 
 
@@ -248,26 +233,17 @@ class _Inbox:
     """The folder into which all nodes write."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self._folder, self._nodes = folder, nodes
-        self._lock, self.unpacking = Lock(), Lock()
+        self._folder, self.nodes = folder, nodes
+        self._lock, self._unpacking = Lock(), Lock()
         self._left = _LARGEST
-        self._done: set[str] = set()
-        self._step = "asking"
+        self._open: dict[tuple[str, str], tuple[re.Match[str], list[bytes]]] = {}
+        """By place and node, the name and the lines of the file that is coming: one comes after the other."""
+        self.done: set[tuple[str, str]] = set()
+        self.step = "asking"
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_over = False
         self.notes: list[str] = []
-        self.ranks: dict[str, set[int]] = defaultdict(set)
-        """By job, those that a node has told of."""
-        self.running: dict[str, set[int]] = defaultdict(set)
-        """Of these, those that have a process."""
-        self.sizes: dict[str, list[int]] = defaultdict(list)
-
-    def progress(self) -> str:
-        return f"{len(self._done)} of {count(self._nodes, 'node')} done; {self._step}"
-
-    def missing(self) -> bool:
-        """Return whether some node has not sent all."""
-        return bool(self.notes) or len(self._done) < self._nodes
+        self.told: dict[str, list[Told]] = defaultdict(list)  # by job, what each node has told of its ranks
 
     def end(self) -> None:
         """End all that runs, and start nothing more."""
@@ -278,7 +254,6 @@ class _Inbox:
 
     def receive(self, place: Place) -> None:
         """Take all that a place sends, until it ends or its time is over."""
-        late = False
         try:
             with self._lock:
                 if self._is_over:
@@ -291,16 +266,11 @@ class _Inbox:
         except OSError as error:
             self.note(place.name, f"{place.command[0]}: {error.strerror}")
             return
-
-        def end() -> None:
-            nonlocal late
-            late = True
-            _end(process)
-
-        clock = Timer(APART_S + _LIMIT_S, end)
+        limit = APART_S + _LIMIT_S
+        until = time.monotonic() + limit
+        clock = Timer(limit, _end, [process])
         clock.daemon = True
         clock.start()
-        nodes: dict[str, _Node] = {}
         said, finished = "", 0
         try:
             with process, process.stdout as lines:  # type: ignore[union-attr]  # it is a pipe
@@ -310,28 +280,26 @@ class _Inbox:
                         said = line.decode(errors="replace").strip() or said
                         continue
                     label = (found[1] or place.name.encode()).decode()
-                    if label not in nodes and len(nodes) >= _NODES:
-                        continue
                     kind, text = found[2].decode(), (found[3] or b"")
                     if kind == "nodes" and place.nodes == 0 and not found[1]:
-                        self._nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
+                        self.nodes += int(text) if re.fullmatch(rb"\d{1,5}", text) else 0
                     elif kind == "note":
                         self.note(label, text.decode(errors="replace"))
                     elif kind == "step":
-                        self._step = text.decode(errors="replace")
+                        self.step = text.decode(errors="replace")
                     elif kind == "done":
                         finished += 1
-                        self._done.add(f"{place.name} {label}")
+                        self.done.add((place.name, label))
                     else:
-                        nodes.setdefault(label, _Node(self, label)).take(kind, text)
+                        self._take((place.name, label), kind, text)
         finally:
             clock.cancel()
             with self._lock:
                 self._running.discard(process)
-            for node in nodes.values():
-                node.close()
-        if late:
-            self.note(place.name, f"not everything arrived within {APART_S + _LIMIT_S:.0f} s")
+            for key in [key for key in tuple(self._open) if key[0] == place.name]:
+                self._refuse(key, "a file arrived incomplete")
+        if time.monotonic() >= until:
+            self.note(place.name, f"not everything arrived within {limit:.0f} s")
         elif finished < max(place.nodes, 1) and place.command[0] != "echo":
             self.note(place.name, f"not every node has answered ({finished} have): {said or 'it said nothing'}")
 
@@ -340,81 +308,56 @@ class _Inbox:
             if len(self.notes) < 100:
                 self.notes.append(f"{whose}: {gate.line(text[:500])}")
 
-    def has_room(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         with self._lock:
             if size > self._left:
                 return False
             self._left -= size
             return True
 
-    def keep(self, label: str, name: re.Match[str], data: bytes) -> None:
-        """Write a file of a node; of its notes, see who is there."""
-        world, rest = name.groups()
-        path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", label) / rest
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        if rest == "ranks.json":
-            self._read(world, data, label)
-
-    def _read(self, world: str, data: bytes, label: str) -> None:
-        with suppress(ValueError, AttributeError, RecursionError, TypeError, LookupError):
-            raw = json.loads(data)
-            rows = [row for row in raw["ranks"] if isinstance(row["rank"], int)]
-            told = intake.states(data, label)
-            with self._lock:
-                self.sizes[world].append(told.size or 0)
-                self.ranks[world].update(row["rank"] for row in rows)
-                self.running[world].update(row["rank"] for row in rows if row.get("state") != "gone")
-
-
-class _Node:
-    """One node's files, of which one comes after the other."""
-
-    def __init__(self, inbox: _Inbox, label: str) -> None:
-        self._inbox, self._label = inbox, label
-        self._name: re.Match[str] | None = None
-        self._lines: list[bytes] = []
-        self._files = 0
-
-    def take(self, kind: str, text: bytes) -> None:
+    def _take(self, key: tuple[str, str], kind: str, text: bytes) -> None:
+        """Take a line of a node's file."""
+        name, lines = self._open.get(key, (None, []))
         if kind == "begin":
-            self.close()
-            self._files += 1
-            name = text.decode(errors="replace")
-            self._name, self._lines = _NAME.fullmatch(name), []
-            if self._name is None or self._files > _FILES or not self._inbox.has_room(_FILE):
-                self._name = None
-                self._inbox.note(self._label, f"a file was refused: {name[:100]}")
-        elif self._name and kind == "data":
-            self._lines.append(text)
-            if not self._inbox.has_room(len(text)):
-                self._refuse("a file is too large")
-        elif self._name and kind == "end":
-            self._end(self._name, text.strip())
+            if name:
+                self._refuse(key, "a file arrived incomplete")
+            found = _NAME.fullmatch(text.decode(errors="replace"))
+            if found and self._has_room(_FILE):
+                self._open[key] = found, []
+            else:
+                self.note(key[1], f"a file was refused: {text[:100].decode(errors='replace')}")
+        elif name and kind == "data":
+            lines.append(text)
+            if not self._has_room(len(text)):
+                self._refuse(key, "a file is too large")
+        elif name and kind == "end":
+            with self._unpacking:
+                self._end(key, name, lines, text.strip())
 
-    def close(self) -> None:
-        """Forget a file that has not come whole."""
-        if self._name:
-            self._refuse("a file arrived incomplete")
-
-    def _end(self, name: re.Match[str], checksum: bytes) -> None:
+    def _end(self, key: tuple[str, str], name: re.Match[str], lines: list[bytes], checksum: bytes) -> None:
+        """Keep a file that has come whole."""
         largest = _NOTES if name[2] == "ranks.json" else collector.LARGEST_DUMP + 1
         unpacked = zlib.decompressobj()
-        with self._inbox.unpacking:
-            try:
-                packed = b"".join(base64.b64decode(line, validate=True) for line in self._lines)
-                data = unpacked.decompress(packed, largest + 1)
-            except (binascii.Error, zlib.error, ValueError):
-                data, checksum = b"", b"none"
-            if len(data) > largest or not self._inbox.has_room(len(data)):
-                self._refuse("a file is too large")
-            elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
-                self._refuse("a file came damaged")
-            else:
-                self._inbox.keep(self._label, name, data)
-                self._name = None
+        try:
+            packed = b"".join(base64.b64decode(line, validate=True) for line in lines)
+            data = unpacked.decompress(packed, largest + 1)
+        except (binascii.Error, zlib.error, ValueError):
+            data, checksum = b"", b"none"
+        if len(data) > largest or not self._has_room(len(data)):
+            self._refuse(key, "a file is too large")
+        elif not unpacked.eof or f"{zlib.crc32(data):08x}".encode() != checksum:
+            self._refuse(key, "a file came damaged")
+        else:
+            del self._open[key]
+            world, rest = name.groups()
+            path = self._folder / world / re.sub(r"[^A-Za-z0-9-]", "_", key[1]) / rest
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            if rest == "ranks.json":
+                with suppress(ValueError, AttributeError, RecursionError):
+                    if (told := states(data, key[1])).parts:
+                        self.told[world].append(told)
 
-    def _refuse(self, why: str) -> None:
-        assert self._name
-        self._inbox.note(self._label, f"{why}: {self._name[2].rpartition('/')[2]}")
-        self._name = None
+    def _refuse(self, key: tuple[str, str], why: str) -> None:
+        name, _ = self._open.pop(key)
+        self.note(key[1], f"{why}: {name[2].rpartition('/')[2]}")

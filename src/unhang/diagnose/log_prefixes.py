@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINE = (
     r"(?:\[rank\d|Traceback|[ ]{2}|[\w.]+(?:Error|Exception)|\d{4}-\d\d|\[[EWIF]\d|Process[ ]\d|Thread[ ]|Fatal[ ]P|"
     r"terminate[ ]|During[ ]|The[ ]above|KeyboardI|OutOf|\#\d|NCCL[ ]version|Job[ ]summary|Communicators\.|INCOMPLETE|"
     r"DEAD|Attaching[ ]|Stack[ ]dump|$)"
-)
-"""What follows what could as well be no prefix."""
+)  # what follows what could as well be no prefix
 # What launchers put before a line.
 _PREFIX = re.compile(
     r"""
@@ -59,12 +56,9 @@ _TIME = re.compile(
 class Speaker(NamedTuple):
     """Who says a line."""
 
-    launcher: str
-    """What launchers put before it."""
-    task: int | None
-    """The number in that: the rank, or the node, or the rank on its node."""
-    rank: int | None
-    """What torch puts before it: the rank, surely."""
+    launcher: str  # what launchers put before it
+    task: int | None  # the number in that: the rank, or the node, or the rank on its node
+    rank: int | None  # what torch puts before it: the rank, surely
 
 
 def time_in(line: str) -> float | None:

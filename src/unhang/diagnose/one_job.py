@@ -16,8 +16,7 @@ _MINUTE, _HOUR = 60.0, 3600.0
 """So far apart the dumps or stacks of one hang may be: a collective may take half an hour, and clocks differ."""
 _SOURCE_AHEAD = 64
 _NUMBER = re.compile(r"((?i:rank)[_.\-]?)?(\d{1,18})")
-SAME = " is read for the same ranks"
-"""What is said of a file of whose ranks another tells as much."""
+SAME = " is read for the same ranks"  # what is said of a file of whose ranks another tells as much
 _OTHER_GROUPS = "it is of another job: its groups have other members than in most dumps"
 
 
@@ -26,12 +25,9 @@ class File(NamedTuple):
 
     path: str
     ranks: frozenset[int]
-    at: float
-    """When it was taken, in seconds."""
-    groups: tuple[Group, ...] = ()
-    """Those that a dump lists."""
-    worth: tuple[int, ...] = ()
-    """How much a dump says: of two that are else as good, the one with more counts."""
+    at: float  # when it was taken, in seconds
+    groups: tuple[Group, ...] = ()  # those that a dump lists
+    worth: tuple[int, ...] = ()  # how much a dump says: of two that are else as good, the one with more counts
 
 
 class _Series:
@@ -43,14 +39,6 @@ class _Series:
         self.ranks: set[int] = set()
         self.groups: dict[str, set[Group]] = defaultdict(set)
         self.at = 0.0
-
-    def take(self, file: File) -> None:
-        self.files.append(file)
-        self.ranks |= file.ranks
-        self.at = max(self.at, file.at)
-        for group in file.groups:
-            if group.members:
-                self.groups[group.name].add(group)
 
     def has_groups_of(self, groups: Iterable[Group]) -> bool:
         """Return whether a job may have these groups as well: those of one name are for one thing, and no rank is in
@@ -96,7 +84,11 @@ def _series(files: Iterable[File]) -> Iterable[_Series]:
         same = next((one for one in found[name] if one.has_groups_of(file.groups)), None)
         if same is None:
             found[name].append(same := _Series(name))
-        same.take(file)
+        same.files.append(file)
+        same.ranks |= file.ranks
+        same.at = max(same.at, file.at)
+        for group in file.groups:
+            same.groups[group.name] |= {group} if group.members else set()
     return (one for several in found.values() for one in several)
 
 
@@ -122,9 +114,14 @@ def chosen(files: Iterable[tuple[str, Dump]]) -> tuple[dict[int, Dump], list[Unr
     """Return the best dump of each rank of one job. Beside them, the dumps that are left out, and the folders that have
     nothing but another job's files.
     """
+
+    def worth(dump: Dump) -> tuple[int, ...]:
+        frames = sum(len(one.frames) for one in (*dump.rank.waiting, *dump.rank.last))
+        return not dump.broken, bool(dump.groups), frames
+
     dumps = dict(files)
     left = left_out(
-        File(path, frozenset({dump.rank.rank}), dump.newest / 10**9, dump.groups, _worth(dump))
+        File(path, frozenset({dump.rank.rank}), dump.newest / 10**9, dump.groups, worth(dump))
         for path, dump in dumps.items()
     )
     unread = [Unread(file.path, why, partly=False) for file, why in left]
@@ -133,12 +130,6 @@ def chosen(files: Iterable[tuple[str, Dump]]) -> tuple[dict[int, Dump], list[Unr
     beside = {folder for file, why in left if why != _OTHER_GROUPS for folder in PurePosixPath(file.path).parents}
     read = {dump.rank.rank: dump for path, dump in dumps.items() if path not in out}
     return _of_one_time(read, unread), unread, {str(folder) for folder in beside - folders}
-
-
-def _worth(dump: Dump) -> tuple[int, ...]:
-    """Return a larger value for a whole dump, then for one with groups, then for one with frames."""
-    frames = sum(len(one.frames) for one in (*dump.rank.waiting, *dump.rank.last))
-    return not dump.broken, bool(dump.groups), frames
 
 
 def _of_one_time(dumps: Mapping[int, Dump], unread: list[Unread]) -> dict[int, Dump]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedIOBase
+from typing import NamedTuple
 
 from unhang import gate
 from unhang.diagnose import phrases
 from unhang.diagnose.evidence import Rank, Statement
 from unhang.diagnose.stacks import NOBODY, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from io import BufferedIOBase
 
 WORDS = tuple(one.encode() for one in phrases.LISTS["ras"])
 _LINES, _MOST, _SHOWN = 60, 20_000, 4
@@ -41,8 +39,7 @@ _LISTED = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 _PROCESS = re.compile(
     r"(?:.*(?P<dead>PEER_DEAD): |\s*)Process (?P<pid>\d{1,9}) on node (?P<host>[\w.:%-]{1,80}) managing GPU"
 )
-_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")
-"""What ``--live`` writes above an answer."""
+_OURS = re.compile(r"(?m)^RAS of rank (\d{1,7}), process (\d{1,9})$")  # what ``--live`` writes above an answer
 _JSON = re.compile(
     r'"(?P<snapshot>timestamp)"\s*:|"hash"\s*:\s*"(?:0x)?(?P<hash>\w{1,32})"|"size"\s*:\s*(?P<size>\d{1,9})|'
     r'"(?P<list>ranks|missing_ranks)"\s*:\s*\[|'
@@ -59,12 +56,10 @@ _WRONG = {"INCOMPLETE", "MISMATCH", "ERROR", "ABORT"}
 class Member(NamedTuple):
     """A rank of a communicator, or a process."""
 
-    within: int | None
-    """Its rank in the communicator."""
+    within: int | None  # its rank in the communicator
     pid: str = ""
     host: str = ""
-    rank: int | None = None
-    """Its rank in the job, once that is known."""
+    rank: int | None = None  # its rank in the job, once that is known
 
     @property
     def process(self) -> str:
@@ -95,33 +90,27 @@ class Reader:
     """Reads reports in the lines of a text, one answer or several."""
 
     def __init__(self) -> None:
-        self._answers: list[dict[str, _Comm]] = []
-        self._lost: dict[Member, bool] = {}
-        """Processes that do not answer, and whether RAS calls them dead."""
+        self._answers: list[dict[str, _Comm]] = [{}]
+        self._lost: dict[Member, bool] = {}  # processes that do not answer, and whether RAS calls them dead
         self._rows: list[tuple[int, int, str]] = []
         """Of the table: how many communicators, of how many ranks each, and their status and errors."""
         self._ranks: dict[str, int] = {}
         self._comm: _Comm | None = None
-        self._heads: set[str] = set()
-        """The headings of the last answer: it has each once."""
+        self._heads: set[str] = set()  # the headings of the last answer: it has each once
         self._what, self._last = "", _NONE
         self._is_dead = False
-        self._open, self.source = 0, ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may belong to the last ones."""
-        return self._open > 0
+        self.is_open = 0  # so many of the next lines may belong to the last ones
+        self.source = ""
 
     def line(self, text: str, source: str) -> None:
         """Take the next line, without what its launcher put before it."""
-        self._open = max(self._open - 1, 0)
+        self.is_open = max(self.is_open - 1, 0)
         if self._took(text.rstrip()):
-            self._open, self.source = _LINES, self.source or source
+            self.is_open, self.source = _LINES, self.source or source
 
     def _took(self, text: str) -> bool:
         if _SNAPSHOT.match(text):
-            if not text.startswith("Communicators") or not self._answers:
+            if not text.startswith("Communicators"):
                 self._next()
         elif found := _OURS.match(text):
             self._ranks[found[2]] = int(found[1])
@@ -159,15 +148,13 @@ class Reader:
         return True
 
     def _next(self) -> None:
-        if not self._answers or self._answers[-1] or self._rows:
+        if self._answers[-1] or self._rows:
             self._answers.append({})
             self._lost, self._rows = {}, []
         self._heads = set()
         self._comm, self._is_dead = None, False
 
     def _begin(self, name: str) -> None:
-        if not self._answers:
-            self._answers.append({})
         self._comm = self._answers[-1].setdefault(name, _Comm(name))
         self._what, self._last = "", _NONE
 
@@ -188,44 +175,47 @@ class Reader:
             elif found["pid"]:
                 member = Member(int(found["rank"]) if found["rank"] else None, found["pid"], found["host"])
             elif self._comm and (found["status"] or found["counts"]):
-                self._state(self._comm, member, kind, found)
+                for what in self._state(dict(_PAIR.findall(found[0])), member, "counts" if found["counts"] else kind):
+                    self._comm.put(what, 1, member)
 
-    def _state(self, comm: _Comm, member: Member, kind: str, found: re.Match[str]) -> None:
-        told = dict(_PAIR.findall(found["status"] or found["counts"]))
+    def _state(self, told: Mapping[str, str], member: Member, kind: str) -> Sequence[tuple[str, str]]:
         is_dead = told.get("considered_dead") == "true"
-        if found["counts"]:
-            own = [(what, value) for what, value in told.items() if value.isdecimal()]
-        elif kind == "ranks":
-            errors = [error for key in ("init_state", "async_error") if (error := phrases.RAS.get(told.get(key, "")))]
-            ends = "true" in (told.get("finalize_called"), told.get("destroy_flag"))
-            ready = "FINALIZE" if ends else "RUNNING" if told.get("init_state") == "0" else "INIT"
-            status = "ABORT" if told.get("abort_flag") == "true" else ready
-            own = [*((_ERROR, error) for error in errors), (_STATUS, status)]
-        elif is_dead or told.get("unresponsive") == "true":
-            own, self._lost[member._replace(within=None)] = [_MISSING], is_dead
-        else:
-            own = [(_STATUS, "NOCOMM")]
-        for what in own:
-            comm.put(what, 1, member)
+        if kind == "counts":
+            return [one for one in told.items() if one[1].isdecimal()]
+        if kind == "ranks":
+            errors = [phrases.RAS.get(told.get(key, "")) for key in ("init_state", "async_error")]
+            status = (_STATUS, "RUNNING" if told.get("init_state") == "0" else "INIT")
+            return [*((_ERROR, error) for error in errors if error), status]
+        if not is_dead and told.get("unresponsive") != "true":
+            return [(_STATUS, "NOCOMM")]
+        self._lost[member._replace(within=None)] = is_dead
+        return [_MISSING]
 
     def statements(self) -> Iterator[Statement]:
         """Yield what the last answer says, beside those before."""
-        comms = self._answers[-1] if self._answers else {}
+        comms = self._answers[-1]
         world = self._world([*comms.values()])
         everybody = [(one, comm) for comm in comms.values() for own in comm.named.values() for one in own]
         ranks = {(one.pid, one.host): one.within for one, comm in everybody if one.pid and comm is world}
         for pid, rank in self._ranks.items():  # of other hosts, some may have the same number
             same = {(one.pid, one.host) for one, _ in everybody if one.pid == pid}
             ranks.update(dict.fromkeys(same, rank) if len(same) == 1 else {})
+
+        def of_job(one: Member, comm: _Comm | None = None) -> Member:
+            within = one.within if comm is not None and comm is world else None
+            return one._replace(rank=ranks.get((one.pid, one.host), within))
+
         for comm in comms.values():
             for own in comm.named.values():
-                outside = [one.within if comm is world else None for one in own]
-                own[:] = [one._replace(rank=ranks.get((one.pid, one.host), it)) for one, it in zip(own, outside)]
+                own[:] = [of_job(one, comm) for one in own]
         lost = dict.fromkeys((one for comm in comms.values() for one in comm.named.get(_MISSING, ())), False)
-        told = {one._replace(rank=ranks.get((one.pid, one.host))): is_dead for one, is_dead in self._lost.items()}
-        found = [*_lost({**lost, **told})]
+        found = [*_lost({**lost, **{of_job(one): is_dead for one, is_dead in self._lost.items()}})]
         for name, comm in comms.items():
-            found += _reported(comm)
+            for error in comm.of(_ERROR):
+                members = comm.named[_ERROR, error]
+                cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
+                one = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
+                found.append(one._replace(weight=phrases.FOLLOWS) if "Remote" in error else one)
             found += _behind(comm, [one[name] for one in self._answers[:-1] if name in one][-1:])
         if not found and (self._rows or comms):
             words = {word for _, _, told in self._rows for word in told.split(",")}
@@ -260,14 +250,6 @@ def _lost(lost: Mapping[Member, bool]) -> Iterator[Statement]:
         if same := [one for one, is_dead in named.values() if is_dead == dead]:
             words = what.format(_called(same), "gone, stopped, or unresponsive as on a full host")
             yield _statement("process-died", words, same, "ras-lost", phrases.RAS["ended"])
-
-
-def _reported(comm: _Comm) -> Iterator[Statement]:
-    for error in comm.of(_ERROR):
-        members = comm.named[_ERROR, error]
-        cause = next((code for word, code in _CAUSES.items() if word in error), "mismatch")
-        found = _statement(cause, f"{_called(members)}: NCCL reports: {error}", members, "ras-error")
-        yield found._replace(weight=phrases.FOLLOWS) if "Remote" in error else found
 
 
 def _behind(comm: _Comm, before: Sequence[_Comm]) -> Iterator[Statement]:

@@ -17,10 +17,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from time import monotonic
 from typing import Any
 
-MEMORY = 1 << 30
-"""So many bytes of address space each process has."""
-PATIENCE_S = 60.0
-"""So long a file may take; a large one takes longer, see _SLOWEST."""
+MEMORY = 1 << 30  # so many bytes of address space each process has
+PATIENCE_S = 60.0  # so long a file may take; a large one takes longer, see _SLOWEST
 _SLOWEST = 1_000_000  # bytes in a second
 _LONGEST = 16 << 20  # of an answer; that for a dump of 2,000 entries has some 20,000 bytes
 # Isolated: else a `pickle.py` of the working directory, which may be where the files are, would be imported.

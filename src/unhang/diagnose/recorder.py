@@ -11,43 +11,36 @@ import json
 import pickle
 import re
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BufferedReader, BytesIO
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from unhang import gate
 from unhang.diagnose.evidence import Count, Frame, Group, Move, Operation, Rank, Recent, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import TypeGuard
+from unhang.diagnose.stacks import documents
 
 KEPT = 16
 """So many operations of each group are kept that are not done: the oldest ones, and all of the batch of the last."""
 _WIDEST_BATCH, _MOVES = 1 << 10, 1 << 8
-RECENT, _WORD = 24, 100
-"""So many of the newest entries are kept for a picture."""
-_AHEAD = 1 << 17
-"""So many bytes an unpickler looks ahead at: else it asks for each small part."""
-_LONGEST_NUMBER = 18
+RECENT, _WORD = 24, 100  # so many of the newest entries are kept for a picture
+_AHEAD = 1 << 17  # so many bytes an unpickler looks ahead at: else it asks for each small part
 _LONGEST_TEXT, _MOST_FRAMES, _MOST_RANKS = 1000, 200, 10**7
 _LARGEST = 2**63 - 1
 """What torch's numbers can be. A hostile one may have so many digits that Python refuses to print it."""
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
+_NO_CODE = ", and data has no code"
 _TITLE = re.compile(r"(\w+):(\w+)(?: (\d{1,9})(?:->|<-)(\d{1,9}))?")
 
 
 class Dump(NamedTuple):
     """What one dump says."""
 
-    rank: Rank
-    """Its number is -1 where neither the dump nor the name tells it."""
-    groups: tuple[Group, ...]
-    """Those that the dump lists; gloo's dumps list none."""
-    newest: int
-    """When the newest entry was made, in nanoseconds."""
+    rank: Rank  # its number is -1 where neither the dump nor the name tells it
+    groups: tuple[Group, ...]  # those that the dump lists; gloo's dumps list none
+    newest: int  # when the newest entry was made, in nanoseconds
     broken: str
     """Why a part of it could not be read, mostly the newest entries; else empty. Its rank is not `recorded` then."""
 
@@ -64,28 +57,29 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    return of(*(_pickle(data) if data[:1] == b"\x80" else _json(data)), name, named)
-
-
-def of(raw: Any, broken: str, name: str, named: int | None) -> Dump:
-    """Return what a loaded dump says, as ``read`` does, with ValueError where it is none of the recorder's."""
-    raw = raw if isinstance(raw, dict) else {}
+    loaded, broken = _pickle(data) if data[:1] == b"\x80" else _json(data)
+    raw = loaded if isinstance(loaded, dict) else {}
     entries, config = raw.get("entries", []), raw.get("pg_config", {})  # JSON without any entries leaves the key out
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
         raise ValueError("it is not a dump of the flight recorder")
     entries = [one if isinstance(one, dict) else {} for one in entries]
-    groups, scan = _groups(config), _Scan(entries)
+    scan = _Scan(entries)
+    groups = {
+        name: Group(_text(name), _description(value.get("desc")), _members(value.get("ranks")))
+        for name, value in config.items()
+        if isinstance(name, str) and name and isinstance(value, dict)
+    }
     if entries and scan.unread == len(entries):
         raise ValueError(f"none of its entries can be read; its format is {_text(raw.get('version')) or 'not named'}")
     if scan.unread:
         broken = broken or f"{scan.unread} of its {len(entries)} entries cannot be read"
     rank = _rank(scan, groups, named)
     waiting, last, undone = _settled(scan)
-    records = _Records(entries, groups, rank, name)
+    operation = partial(_operation, entries, groups, rank, name)
     found = Rank(
         rank,
-        waiting=records.made(waiting, done=False),
-        last=records.made(last, done=True),
+        waiting=tuple(operation(row, done=False) for row in waiting),
+        last=tuple(operation(row, done=True) for row in last),
         counts=_counts(raw, groups, scan, waiting),
         moves=tuple(_moves(entries, groups, undone)) if scan.peers else (),
         recorded=not broken,
@@ -114,43 +108,32 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
-# --- from bytes to dictionaries, also where the file breaks off
-
-
 def _pickle(data: bytes) -> tuple[object, str]:
     try:
         return unpickled(data), ""
     except ValueError as error:
-        for whole in _completed(data):
-            try:
-                return unpickled(whole), f"it breaks off: {error}"
-            except ValueError:
-                continue
+        if not str(error).endswith(_NO_CODE) and (whole := _begun(data)):
+            return whole, f"it breaks off: {error}"
         raise
 
 
-def _completed(data: bytes) -> list[bytes]:
-    """Return what a pickle that breaks off may be with its last whole entry, and with the ends that it lacks.
+def _begun(data: bytes) -> dict[str, Any]:
+    """Return what a pickled dump that breaks off has up to its last whole entry; empty if there is none.
 
-    torch writes the entries as ``](``, a ``}(`` and a first key for each, ``u`` after each, then ``e``. The first key
-    is spelled once, then named by its number in the pickle's memo.
+    Python's own unpickler, which is slow, can be asked where it is: on its stacks lie the items of each dictionary and
+    list that it has begun, and a dictionary stays empty until all of its items are read.
     """
-    behind = data.find(b"X\x0f\0\0\0nccl_comm_state")
-    if behind > 0:
-        return [data[:behind] + b"u."]
-    memo = rb"(?:q.|r....)?"
-    start = re.search(
-        rb"X\x07\0\0\0entries" + memo + rb"\]" + memo + rb"\(\}" + memo + rb"\((?=X(.\0\0\0))", data, re.DOTALL
-    )
-    if start is None:
-        return []
-    key = start.end() + 5 + start[1][0]
-    number = re.match(rb"q(.)|r(....)", data[key : key + 5], re.DOTALL)
-    if number is None:
-        return []
-    entry = rb"u\}" + memo + rb"\(" + re.escape(b"h" + number[1] if number[1] else b"j" + number[2])
-    ends = [match.start() + 1 for match in re.finditer(entry, data[key:], re.DOTALL)][-3:]
-    return [data[: key + end] + b"eu." for end in reversed(ends)]
+    unpickler = _Begun(BytesIO(data))
+    with suppress(Exception):
+        unpickler.load()
+    begun = [*unpickler.metastack, unpickler.stack, []]  # type: ignore[attr-defined]
+    for items, inner in zip(begun, begun[1:]):
+        with suppress(TypeError):  # what cannot be a key
+            found = dict(zip(items[::2], items[1::2]))
+            if isinstance(entries := found.get("entries"), list):
+                found["entries"] = entries + [one for one in inner if one and items[-2] == "entries"]
+                return found if found["entries"] else {}
+    return {}
 
 
 def _json(data: bytes) -> tuple[object, str]:
@@ -160,32 +143,12 @@ def _json(data: bytes) -> tuple[object, str]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
-        with suppress(ValueError, RecursionError):  # a number of too many digits, which costs its own entry
-            return json.loads(text, parse_int=_number), ""
-        start = re.search(r'"entries"\s*:\s*\[', text)
-        entries = _whole(text, start.end()) if start else []
+        start, entries = re.search(r'"entries"\s*:\s*\[', text), list[Any]()
+        with suppress(ValueError, RecursionError):
+            entries.extend(documents(text, start.end() if start else len(text)))
         if not entries:
             raise
         return {"entries": entries}, f"it breaks off: {error}"
-
-
-def _number(digits: str) -> int | None:
-    return int(digits) if len(digits) < 20 else None
-
-
-def _whole(text: str, at: int) -> list[Any]:
-    """Return the whole objects of a list that begins there and breaks off."""
-    decoder, found = json.JSONDecoder(), []
-    while (begin := text.find("{", at)) >= 0:
-        try:
-            value, at = decoder.raw_decode(text, begin)
-        except (ValueError, RecursionError):
-            break
-        found.append(value)
-    return found
-
-
-# --- what all entries say, each looked at once
 
 
 class _Row(NamedTuple):
@@ -196,8 +159,8 @@ class _Row(NamedTuple):
     p2p: bool
     sequence: int
     kind: str
-    begun: bool = False
-    """Whether a device is in it: torch tells it where it times them."""
+    done: bool
+    begun: bool = False  # whether a device is in it: torch tells it where it times them
 
     @property
     def batch(self) -> tuple[str, bool, int]:
@@ -210,63 +173,43 @@ class _Scan:
 
     def __init__(self, entries: list[Any]) -> None:
         self.unread = 0
-        self.open: list[_Row] = []
-        """Those that their own state does not call done."""
-        self.closing: list[tuple[_Row, bool]] = []
-        """The entries that close a batch, and whether they are done."""
-        self.done: dict[tuple[str, str], _Row] = {}
-        """The newest one of each kind in each group that its own state calls done."""
-        self.peers: set[tuple[str, str]] = set()
-        """Each group, and each title in it that names two ranks."""
-        self.newest: dict[str, int] = {}
-        """The number of the newest collective of each group."""
-        self.ids: dict[str, object] = {}
-        """What this rank's process calls each group."""
-        titles: dict[str, tuple[bool, str]] = {}
-        titled, before = titles.get, self.newest.get
-        done: dict[tuple[str, str], int] = {}
+        self.rows: list[_Row] = []  # those that their own state does not call done, and all that close a batch
+        self.peers: set[tuple[str, str]] = set()  # each group, and each title in it that names two ranks
+        self.newest: dict[str, int] = {}  # the number of the newest collective of each group
+        self.ids: dict[str, object] = {}  # what this rank's process calls each group
+        self.device = True  # whether a device runs the operations, apart from the host
+        before = self.newest.get
+        done: dict[tuple[str, str], tuple[int, str, bool, int, str, bool]] = {}
         for index, entry in enumerate(entries):  # what is common comes first: a job has millions of entries
             try:
                 title = entry["profiling_name"]
-                gloo, kind = titled(title) or titles.setdefault(title, _titled(title))
+                gloo, kind = _titled(title)
                 group, p2p = entry["process_group"][0], entry["is_p2p"] is True
                 sequence = entry["p2p_seq_id" if p2p else "collective_seq_id"]
                 if sequence.__class__ is not int:
                     raise TypeError
                 if p2p or sequence - 1 != before(group):
-                    self._meet(group, entry, sequence)
+                    if not isinstance(group, str) or not -_LARGEST <= sequence <= _LARGEST:  # torch's cannot be so
+                        raise TypeError
+                    self.ids.setdefault(group, entry.get("pg_id"))
                 if p2p:
                     self.peers.add((group, title))
                 else:
                     self.newest[group] = sequence
                 # gloo's stay `scheduled` for ever. One of NCCL's that is retired and not completed has timed out.
                 over = entry["retired"] is True if gloo else entry["state"] == "completed"
+                self.device = self.device and not gloo
                 if kind != "coalesced" and over:
-                    done[group, kind] = index
-                    continue
-                row = _Row(index, group, p2p, sequence, kind, entry["state"] == "started")
-                if kind == "coalesced":
-                    self.closing.append((row, over))
+                    done[group, kind] = (index, group, p2p, sequence, kind, True)
                 else:
-                    self.open.append(row)
+                    self.rows.append(_Row(index, group, p2p, sequence, kind, over, entry["state"] == "started"))
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 self.unread += 1
-        for (group, kind), index in done.items():
-            p2p = entries[index]["is_p2p"] is True
-            sequence = entries[index]["p2p_seq_id" if p2p else "collective_seq_id"]
-            self.done[group, kind] = _Row(index, group, p2p, sequence, kind)
-        self.device = not any(gloo for gloo, *_ in titles.values())
-
-    def _meet(self, group: object, entry: Mapping[str, Any], sequence: int) -> None:
-        """Note what the process calls a group. Raises an error for a name or a number that torch's cannot be."""
-        if not isinstance(group, str):
-            raise TypeError
-        if not -_LARGEST <= sequence <= _LARGEST:
-            raise ValueError
-        if group not in self.ids:
-            self.ids[group] = entry.get("pg_id")
+        self.done = {key: _Row(*row) for key, row in done.items()}
+        """The newest one of each kind in each group that its own state calls done."""
 
 
+@lru_cache(1 << 12)
 def _titled(title: str) -> tuple[bool, str]:
     """Return whether gloo is the backend, and the kind, of a title such as ``nccl:send 0->1``."""
     match = _TITLE.match(title)
@@ -280,26 +223,27 @@ def _settled(scan: _Scan) -> tuple[list[_Row], list[_Row], set[int]]:
     out. A dump of the active entries only has no closing entries of batches that are done, so members without one are
     done too: https://github.com/pytorch/pytorch/issues/137969.
     """
-    closing = {row.batch: (done, row.begun) for row, done in scan.closing}
-    members = Counter(row.batch for row in scan.open)
+    ends = [row for row in scan.rows if row.kind == "coalesced"]
+    members = Counter(row.batch for row in scan.rows if row.kind != "coalesced")
+    closing = {row.batch: row for row in ends}
     batched = {batch[:2] for batch, number in members.items() if batch[1] and (number > 1 or batch in closing)}
-    settled = [(row, done) for row, done in scan.closing if row.batch not in members]
-    for row in scan.open:
-        unclosed = members[row.batch] > 1 or row.batch[:2] in batched
-        over, begun = closing.get(row.batch, (unclosed, row.begun))
-        settled.append((row._replace(begun=begun), over))
+    settled = [row for row in ends if row.batch not in members]
+    for row in (row for row in scan.rows if row.kind != "coalesced"):
+        is_over = members[row.batch] > 1 or row.batch[:2] in batched
+        end = closing.get(row.batch, row._replace(done=is_over))
+        settled.append(row._replace(done=end.done, begun=end.begun))
     last = dict(scan.done)
     kept: Counter[str] = Counter()
-    ends: dict[str, tuple[str, bool, int]] = {}
+    newest: dict[str, tuple[str, bool, int]] = {}
     waiting: list[_Row] = []
-    for row, done in sorted(settled):
-        if done:
+    for row in sorted(settled):
+        if row.done:
             last[row.group, row.kind] = max(row, last.get((row.group, row.kind), row))
-        elif kept[row.group] < KEPT or (row.p2p and row.batch == ends[row.group] and kept[row.group] < _WIDEST_BATCH):
+        elif kept[row.group] < KEPT or (row.p2p and row.batch == newest[row.group] and kept[row.group] < _WIDEST_BATCH):
             kept[row.group] += 1
-            ends[row.group] = row.batch
+            newest[row.group] = row.batch
             waiting.append(row)
-    return waiting, sorted(last.values()), {row.at for row, done in (*settled, *scan.closing) if not done}
+    return waiting, sorted(last.values()), {row.at for row in (*settled, *ends) if not row.done}
 
 
 def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]) -> Iterator[Move]:
@@ -307,45 +251,30 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
     start = max(len(entries) - _MOVES, 0)
     if not start and entries[0].get("record_id") == 0:
         yield Move("", "", 0, done=True)
-    told: dict[tuple[str, str], tuple[str, int | None]] = {}
     for at in range(start, len(entries)):
         with suppress(LookupError, TypeError, ValueError, AttributeError):
             entry = entries[at]
             name, title, done = entry["process_group"][0], entry["profiling_name"], at not in undone
             if entry["is_p2p"] is not True:
                 yield Move(name, "", entry["collective_seq_id"], done)
-                continue
-            if (name, title) not in told:
-                told[name, title] = _titled(title)[1], _end(groups.get(name), title, 4)
-            kind, peer = told[name, title]
-            if peer is not None:
-                yield Move(name, kind, peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
-
-
-# --- how far the rank is
+            elif (peer := _end(groups.get(name), title, 4)) is not None:
+                yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
 
 
 def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:
     """Return how far the rank is in each group, by its entries and by the recorder's own status of it."""
-    status = raw.get("pg_status")
-    by_id = {str(key): value for key, value in status.items()} if isinstance(status, dict) else {}
-    names = _named(by_id, groups, scan)
+    told = _status(raw.get("pg_status"), groups, scan)
     paired = {group for group, _ in scan.peers}
     over = {row.group: row.sequence for row in sorted(scan.done.values()) if not row.p2p}
-    pending: dict[str, int] = {}
-    for row in waiting:
-        if not row.p2p:
-            pending[row.group] = min(row.sequence, pending.get(row.group, row.sequence))
+    pending = {row.group: row.sequence for row in reversed(waiting) if not row.p2p}  # the oldest
     found = {}
-    for group in dict.fromkeys([*names.values(), *scan.newest]):
-        said = next((by_id[key] for key, name in names.items() if name == group), None)
-        said = said if isinstance(said, dict) else {}
+    for group in dict.fromkeys([*told, *scan.newest]):
+        said = told.get(group, {})
         enqueued, completed = (_count(said.get(f"last_{what}_collective")) for what in ("enqueued", "completed"))
         if scan.device and enqueued > 0 and "last_completed_collective" in said:
             completed = max(completed, 0)  # torch says -1 of a group in which nothing is done yet
-        completed = max(completed, over.get(group, -1))
-        if group in pending:  # a status may be older than the entries, or count what is over since it timed out
-            completed = min(completed, pending[group] - 1)
+        # a status may be older than the entries, or count what is over since it timed out
+        completed = min(max(completed, over.get(group, -1)), pending.get(group, _LARGEST) - 1)
         if group not in paired:
             if not scan.device and group in scan.newest:  # gloo counts sends and receives too, and has no entry of them
                 enqueued = -1
@@ -354,22 +283,23 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
     return found
 
 
-def _named(by_id: Mapping[str, object], groups: dict[str, Group], scan: _Scan) -> dict[str, str]:
-    """Return the group's name for each key of the status, which has the numbers that the process gives its groups.
+def _status(status: object, groups: dict[str, Group], scan: _Scan) -> dict[str, dict[str, object]]:
+    """Return the recorder's own status of each group, by name; it has the numbers that the process gives its groups.
 
     Entries say both. The groups without one are those in which all is done: names and numbers ascend together, and
     both list the groups that are in use, so that with as many of each they go together.
     """
+    by_id = {str(key): one for key, one in status.items() if isinstance(one, dict)} if isinstance(status, dict) else {}
     names = {str(number): group for group, number in scan.ids.items()}
     if len(by_id) == len(groups) and all(map(_is_decimal, (*by_id, *groups))):
         ascending = dict(zip(sorted(by_id, key=int), sorted(groups, key=int)))
         if all(ascending.get(key, name) == name for key, name in names.items()):
-            return ascending
-    return {key: name for key, name in names.items() if key in by_id}
+            names = ascending
+    return {name: by_id[key] for key, name in names.items() if key in by_id}
 
 
 def _is_decimal(text: str) -> bool:
-    return len(text) < _LONGEST_NUMBER and text.isascii() and text.isdecimal()
+    return len(text) < 18 and text.isascii() and text.isdecimal()
 
 
 def _count(value: object) -> int:
@@ -379,23 +309,6 @@ def _count(value: object) -> int:
     return value if _is_number(value) else -1
 
 
-# --- groups, and whose dump it is
-
-
-def _groups(config: dict[Any, Any]) -> dict[str, Group]:
-    """Return the groups by name, as the entries have it."""
-    return {
-        name: Group(_text(name), _description(value.get("desc")), _listed(value.get("ranks")))
-        for name, value in config.items()
-        if isinstance(name, str) and name and isinstance(value, dict)
-    }
-
-
-def _listed(ranks: object) -> tuple[int, ...]:
-    return _members(ranks) if isinstance(ranks, str) and len(ranks) < 1 << 16 else _members.__wrapped__(ranks)
-
-
-@lru_cache(64)  # the larger groups are those of many dumps
 def _members(ranks: object) -> tuple[int, ...]:
     """Return the members of a group, which torch writes as the text ``[0, 1]``."""
     with suppress(ValueError, RecursionError):
@@ -430,39 +343,20 @@ def _end(group: Group | None, title: str, end: int) -> int | None:
     return group.members[number] if number < len(group.members) else None
 
 
-# --- the records of the few that a diagnosis shows
-
-
-class _Records:
-    """Makes records of entries; equal groups are one object."""
-
-    def __init__(self, entries: list[Any], groups: dict[str, Group], rank: int, name: str) -> None:
-        self._entries, self._groups, self._rank, self._name = entries, dict(groups), rank, name
-
-    def made(self, rows: list[_Row], *, done: bool) -> tuple[Operation, ...]:
-        return tuple(self._operation(row, self._entries[row.at], done) for row in rows)
-
-    def _operation(self, row: _Row, entry: dict[str, Any], done: bool) -> Operation:
-        inputs = _sizes(entry.get("input_sizes"))
-        group = self._groups.get(row.group)
-        if group is None:
-            group = self._groups[row.group] = Group(_text(row.group), _description(entry["process_group"][-1]))
-        frames = entry.get("frames")
-        return Operation(
-            self._rank,
-            group,
-            row.sequence,
-            row.kind,
-            inputs,
-            _sizes(entry.get("output_sizes")),
-            _types(entry.get("input_dtypes")),
-            None if inputs is None else min(sum(map(prod, inputs)), _LARGEST),
-            done,
-            tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else (),
-            f"{self._name}: entry {_text(entry.get('record_id', row.at))}",
-            _end(group, entry["profiling_name"], 4),
-            row.begun,
-        )
+def _operation(
+    entries: list[Any], groups: Mapping[str, Group], rank: int, name: str, row: _Row, *, done: bool
+) -> Operation:
+    entry = entries[row.at]
+    group = groups.get(row.group) or Group(_text(row.group), _description(entry["process_group"][-1]))
+    inputs, outputs = (_sizes(entry.get(f"{what}_sizes")) for what in ("input", "output"))
+    types, frames = entry.get("input_dtypes"), entry.get("frames")
+    dtypes = tuple(map(_text, types)) if isinstance(types, list) else None
+    frames = tuple(map(_frame, frames[:_MOST_FRAMES])) if isinstance(frames, list) else ()
+    elements = None if inputs is None else min(sum(map(prod, inputs)), _LARGEST)
+    source, peer = f"{name}: entry {_text(entry.get('record_id', row.at))}", _end(group, entry["profiling_name"], 4)
+    return Operation(
+        rank, group, row.sequence, row.kind, inputs, outputs, dtypes, elements, done, frames, source, peer, row.begun
+    )
 
 
 _line = lru_cache(1 << 12)(gate.line)  # the frames of a job's dumps are mostly the same
@@ -485,13 +379,17 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
     return tuple(map(tuple, value))
 
 
-def _types(value: object) -> tuple[str, ...] | None:
-    return tuple(map(_text, value)) if isinstance(value, list) else None
-
-
-class _Unpickler(pickle.Unpickler):
+class _Data:
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(f"it names {module}.{name}, and data has no code")
+        raise ValueError(f"it names {module}.{name}{_NO_CODE}")
+
+
+class _Unpickler(_Data, pickle.Unpickler):
+    pass
+
+
+class _Begun(_Data, pickle._Unpickler):
+    pass
 
 
 def unpickled(data: bytes) -> object:

@@ -8,24 +8,20 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from io import BufferedIOBase
+from typing import Any
 
 from unhang.diagnose.evidence import Frame, Rank, Stack
 from unhang.diagnose.phrases import LISTS, NATIVE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from io import BufferedIOBase
-
-NOBODY = -1
-"""The rank where a text does not say it."""
+NOBODY = -1  # the rank where a text does not say it
 MAIN = "MainThread"
 
 _LARGEST = 1 << 28
 # Far more than a process has: they bound what a hostile file can take.
-_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 20_000, 20, 3
+_PROCESSES, _THREADS, _FRAMES, _KNOWN, _DIGITS, _NAMES = 4_096, 1_024, 1_000, 1 << 13, 20, 3
 _NO_MAIN = "what is given of {} are ends of stacks or helper threads{}, and not its main thread: give all threads"
 _OTHER = "what is given of {} is a worker of a data loader or a launcher{}, and no rank: give the process above it"
 _NO_WAIT = "the main thread of {} is in no function of which it is known what it waits for{}"
@@ -66,13 +62,11 @@ class Thread:
     def __init__(
         self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
     ) -> None:
-        self.name, self.idle, self.source, self._gil, self._outermost_first = name, idle, source, gil, outermost_first
+        self.name, self.idle, self.source, self.gil, self._outermost_first = name, idle, source, gil, outermost_first
         self.frames: list[Frame] = []
         self.native: list[str] = []
-        self.names: list[str] = []
-        """The innermost native functions that say more than that it waits, known or not."""
-        self.library = ""
-        """The innermost one whose functions have no names."""
+        self.names: list[str] = []  # the innermost native functions that say more than that it waits, known or not
+        self.library = ""  # the innermost one whose functions have no names
 
     def take(self, frame: Frame | str) -> None:
         """Take the next frame outwards; of native ones, those within all of Python's, or that Python calls by name."""
@@ -83,11 +77,6 @@ class Thread:
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
-    def stack(self, *, main: bool, moved: bool | None) -> Stack:
-        """Return what was read; ``main``: whether it is the main thread."""
-        name = MAIN if main else self.name or self.source
-        return Stack(name, tuple(self.frames), self.idle, self.source, moved, self._gil, tuple(self.native))
-
 
 class Collector:
     """The stacks in the text of one speaker, line by line."""
@@ -95,17 +84,14 @@ class Collector:
     def __init__(self) -> None:
         self.processes: dict[str, dict[str, Thread]] = {}
         """By pid, as py-spy says it; empty for what a process says of itself. A later dump replaces an earlier one."""
-        self._earlier: dict[str, dict[str, Thread]] = {}
-        """The dumps that were replaced."""
-        self._pid = ""
+        self._earlier: dict[str, dict[str, Thread]] = {}  # the dumps that were replaced
+        self.pid = ""
         self._titles: dict[str, str] = {}
         self._thread: Thread | None = None
         self._last: Thread | None = None
         self._is_gdb = False
         self._traceback: list[Frame] = []
-        self.in_traceback = False
-        """Whether the last lines were a traceback, so that the next one is its exception."""
-        self._known: dict[str, Frame | str] = {}
+        self.in_traceback = False  # whether the last lines were a traceback, so that the next one is its exception
 
     def line(self, text: str, source: str) -> bool:
         """Take one line; return whether it is one of a stack."""
@@ -115,14 +101,21 @@ class Collector:
             self._traceback, self.in_traceback, self._thread = [], True, None
         elif found := _PROCESS.match(text) or _RAY.match(text) or _ATTACHED.match(text):
             self._process(*found.groups())
-        elif (found := _GDB.match(text)) or text.startswith("#"):
-            return self._of_gdb(text, found, source)
+        elif found := _GDB.match(text):
+            if found[1] in self.processes.get(self.pid, {}) or not (self._is_gdb or self.pid in self._titles):
+                self._process(f"process {len(self.processes) + 1}")
+            self._begin(found[1], Thread(MAIN if found[1] == "1" else f"thread {found[1]}", None, source))
+            self._is_gdb = True
+            if found[1] == "1":  # its number is that of the process
+                self._titles[self.pid] = f"pid {found[2]}"
+        elif text.startswith("#"):
+            return self._of_gdb(text, source)
         elif text.startswith(_PAGER):
             return self._is_gdb
         elif found := _SPIED.match(text):
             is_idle, gil = not found[2].startswith("active"), "gil" in found[2]
             key = found[1] or found[3] or ""
-            own = self.processes.get(self._pid, {})
+            own = self.processes.get(self.pid, {})
             if found[3] == MAIN and any(one.name == MAIN for it, one in own.items() if it != key):
                 self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
@@ -139,47 +132,39 @@ class Collector:
         return True
 
     def _process(self, pid: str, title: str | None = None) -> None:
-        self._pid, self._thread, self._is_gdb = pid, None, False
+        self.pid, self._thread, self._is_gdb = pid, None, False
         if pid.isdecimal():
             self._titles[pid] = f"{title} (pid {pid})" if title else f"pid {pid}"
-        if len(self.processes) < _PROCESSES or self._pid in self.processes:
-            self._earlier[self._pid] = self.processes.get(self._pid, {})
-            self.processes[self._pid] = {}
+        if len(self.processes) < _PROCESSES or self.pid in self.processes:
+            self._earlier[self.pid] = self.processes.get(self.pid, {})
+            self.processes[self.pid] = {}
 
     def _of_fault(self, key: str) -> None:
         """Begin another process, or an earlier one anew, if the last thread was a main one: CPython ends with that."""
-        own = self.processes.get(self._pid, {}) if not self._pid.isdecimal() else {}
+        own = self.processes.get(self.pid, {}) if not self.pid.isdecimal() else {}
         last = self._last
         is_over = last is not None and last.idle is None and last.frames and last.frames[-1].function == "<module>"
         same = next((pid for pid, them in self.processes.items() if key in them and not pid.isdecimal()), None)
-        if self._pid.isdecimal() or (is_over and (key or len(own) == 1)):
+        if self.pid.isdecimal() or (is_over and (key or len(own) == 1)):
             new = f"process {len(self.processes) + 1}" if own else ""
             self._process(new if same is None or not key else same)
 
-    def _of_gdb(self, text: str, heading: re.Match[str] | None, source: str) -> bool:
-        """Take gdb's heading of a thread, or a frame; return whether it is one."""
-        found = None if heading else _GDB_FRAME.match(text)
-        if heading:
-            if heading[1] in self.processes.get(self._pid, {}) or not (self._is_gdb or self._pid in self._titles):
-                self._process(f"process {len(self.processes) + 1}")
-            self._begin(heading[1], Thread(MAIN if heading[1] == "1" else f"thread {heading[1]}", None, source))
-            if heading[1] == "1":  # its number is that of the process
-                self._titles[self._pid] = f"pid {heading[2]}"
-        elif not found:
+    def _of_gdb(self, text: str, source: str) -> bool:
+        """Take one of gdb's frames; return whether it is one."""
+        found = _GDB_FRAME.match(text)
+        if not found or (found[1] != "0" and not self._is_gdb and " 0x" not in text):
             return False
-        elif found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
+        if found[1] == "0" and not (self._is_gdb and self._thread and not self._thread.native):
             self._begin("1", Thread(MAIN, None, source))
         elif not self._is_gdb:
-            if " 0x" not in text:
-                return False
             self._begin(_CUT, Thread(_CUT, None, source))
         self._is_gdb = True
-        if found and self._thread:
-            self._thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(self._thread.names) < _NAMES)
-            if not self._thread.library and "?? () from " in text:
-                self._thread.library = text.rpartition("/")[2]
-            if native(found[2]) and self._thread.name != _CUT:
-                self._thread.take(found[2])
+        if thread := self._thread:
+            thread.names += [found[2]] * (not _WAITING.match(found[2]) and len(thread.names) < _NAMES)
+            if not thread.library and "?? () from " in text:
+                thread.library = text.rpartition("/")[2]
+            if native(found[2]) and thread.name != _CUT:
+                thread.take(found[2])
         return True
 
     def raised(self) -> tuple[Frame, ...]:
@@ -191,14 +176,14 @@ class Collector:
         """Yield the stacks of each process that may be a rank, and what it is called; empty for what a log says."""
         unnamed = [pid for pid in self.processes if pid not in self._titles]
         for pid, threads in self.processes.items():
-            main = _main([thread for thread in threads.values() if thread.frames or thread.native])
-            stacks = tuple(
-                thread.stack(main=thread is main, moved=self._moved(pid, key))
-                for key, thread in threads.items()
-                if thread.frames or thread.native
-            )
+            known = {key: thread for key, thread in threads.items() if thread.frames or thread.native}
+            main, earlier, stacks = _main([*known.values()]), self._earlier.get(pid), []
+            for key, one in known.items():
+                name = MAIN if one is main else one.name or one.source
+                moved = (key not in earlier or earlier[key].frames != one.frames) if earlier else None
+                stacks.append(Stack(name, tuple(one.frames), one.idle, one.source, moved, one.gil, tuple(one.native)))
             if stacks and may_be_rank(stacks) and (main or not all(map(is_helper, stacks))):
-                yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), stacks
+                yield self._titles.get(pid) or pid or "process 1" * (len(unnamed) > 1), tuple(stacks)
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """Yield what is told of each process that is no rank, or whose main thread is not given, and where."""
@@ -213,25 +198,18 @@ class Collector:
                 words = _OTHER if whose else _NO_WAIT if main else _NO_MAIN
                 yield words.format(self._titles.get(pid) or "a process", f" ({names})" if names else ""), told.source
 
-    def _moved(self, pid: str, key: str) -> bool | None:
-        """Return whether a thread has moved on since the dump before, if there is one."""
-        if not (earlier := self._earlier.get(pid)):
-            return None
-        return key not in earlier or earlier[key].frames != self.processes[pid][key].frames
-
     def _begin(self, key: str, thread: Thread, *, first: bool = False) -> None:
-        threads = self.processes.setdefault(self._pid, {}) if len(self.processes) < _PROCESSES else {}
+        threads = self.processes.setdefault(self.pid, {}) if len(self.processes) < _PROCESSES else {}
         self._thread, self._last, self.in_traceback, self._is_gdb = thread, thread, False, False
         if first:  # what the process was at when it wrote this, so no other thread is taken for the main one
             thread.name = MAIN
-            self.processes[self._pid] = {key: thread, **threads}
+            self.processes[self.pid] = {key: thread, **threads}
         elif len(threads) < _THREADS:
             threads.pop(key, None)  # so that the last one in the text is the last one here
             threads[key] = thread
 
     def _inner(self, text: str) -> bool:
-        if not (frame := self._known.get(text)) and (frame := _frame(text)) and len(self._known) < _KNOWN:
-            self._known[text] = frame
+        frame = _frame(text)
         if self._thread is not None and frame:
             self._thread.take(frame)
         elif self._thread is None and isinstance(frame, Frame):  # Ray prints a traceback without its first line
@@ -278,34 +256,45 @@ def read(stream: BufferedIOBase, name: str) -> Iterator[Rank]:
     Raises ValueError where it is none of py-spy's, or is cut off; what stands before the cut has been yielded then.
     """
     data, broken = whole(stream)
-    text = data.decode(errors="replace")
+    text, found, wrong = data.decode(errors="replace"), Collector(), ""
     if _BARE.fullmatch(data):
-        bare = Collector()
         for number, line in enumerate(["Stack (most recent call first):", *text.splitlines()]):
-            bare.line(line.rstrip(), f"{name}:{max(number, 1)}")
-        yield from (Rank(NOBODY, stacks=one, name=title) for title, one in bare.pids())
-        return
-    decoder, wrong = json.JSONDecoder(), ""
-    place = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at all, too
-    processes: dict[object, list[Stack]] = {}
-    try:
-        while place < len(text):
-            thread, place = decoder.raw_decode(text, place)
-            stack = _of_json(thread, name)
-            processes.setdefault(thread["pid"], []).append(stack)
-            place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
-    for pid, stacks in processes.items():
-        if may_be_rank(stacks):
-            yield Rank(NOBODY, stacks=tuple(stacks), name=f"pid {str(pid)[:_DIGITS]}")
-    if wrong or not processes:
-        raise ValueError(wrong if processes else "not a dump of py-spy")
+            found.line(line.rstrip(), f"{name}:{max(number, 1)}")
+    else:
+        try:
+            for thread in documents(text, 0):
+                key = str(thread["os_thread_id"] or thread["thread_id"])
+                for line in _as_text(thread, key, found):
+                    found.line(line, f"{name}: thread {key}")
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            wrong = "cut off" if isinstance(error, ValueError) else "not a dump of py-spy"
+    yield from (Rank(NOBODY, stacks=stacks, name=title) for title, stacks in found.pids())
+    if wrong or not found.processes:
+        raise ValueError(wrong if found.processes else "not a dump of py-spy")
     if broken:
         raise broken
 
 
-def may_be_rank(stacks: tuple[Stack, ...] | list[Stack]) -> bool:
+def documents(text: str, place: int) -> Iterator[Any]:
+    """Yield what lists of JSON have from there on, one list or several. Raises ValueError where they break off."""
+    decoder = json.JSONDecoder()
+    while (place := _BETWEEN.match(text, place).end()) < len(text):  # type: ignore[union-attr]  # it matches nothing, too
+        value, place = decoder.raw_decode(text, place)
+        yield value
+
+
+def _as_text(thread: Any, key: str, before: Collector) -> Iterator[str]:
+    """Yield a thread of py-spy's --json as its text has it, given what stands before it."""
+    pid, name = str(thread["pid"])[:_DIGITS], thread["thread_name"]
+    if pid != before.pid or key in before.processes.get(pid, ()):
+        yield f"Process {pid}: "
+    state = ("active" if thread["active"] else "idle") + "+gil" * (thread.get("owns_gil") is True)
+    yield f"Thread {key} ({state})" + f': "{name}"' * bool(name)
+    for frame in thread["frames"]:
+        yield f"    {frame['name']} ({frame['filename']}{f':{line}' if (line := frame['line']) else ''})"
+
+
+def may_be_rank(stacks: Sequence[Stack]) -> bool:
     """Return whether a process may be a rank, by its main thread: data loaders' workers and launchers are none."""
     return not any(
         frame.file.endswith(file) and frame.function.rpartition(".")[2] == function
@@ -330,6 +319,7 @@ def whole(stream: BufferedIOBase) -> tuple[bytes, Exception | None]:
     return b"".join(blocks), None
 
 
+@lru_cache(_KNOWN)
 def _frame(text: str) -> Frame | str | None:
     """Return the frame that a line is, or the native function, if it is known what is waited for there; else None."""
     if found := _FRAME.match(text):
@@ -344,21 +334,3 @@ def native(function: str) -> str:
     """Return what a process waits for in a native function; empty if that is not known."""
     name = re.sub(r"@.*|<.*|\(.*", "", function).strip()
     return next((kind for kind, pattern in NATIVE if pattern.match(name)), "")
-
-
-def _line(value: Any) -> int:
-    line = int(value)
-    return line if 0 <= line < 10**9 else 0
-
-
-def _of_json(thread: Any, name: str) -> Stack:
-    frames = [Frame(str(frame["name"]), str(frame["filename"]), _line(frame["line"])) for frame in thread["frames"]]
-    source = f"{name}: thread {thread['os_thread_id'] or thread['thread_id']}"
-    return Stack(
-        str(thread["thread_name"] or source),
-        tuple(frame for frame in frames if frame.line and not frame.file.endswith(_NOT_PYTHON))[:_FRAMES],
-        not thread["active"],
-        source,
-        gil=thread.get("owns_gil") is True,
-        native=tuple(frame.function for frame in takewhile(lambda one: not one.line, frames) if native(frame.function)),
-    )
