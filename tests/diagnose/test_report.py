@@ -11,7 +11,7 @@ from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import facts, report
-from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
+from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
 from unhang.diagnose.known import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.report import Report
@@ -323,33 +323,3 @@ def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> N
         assert all(character.isprintable() or character == "\n" for character in text)
         assert text.count("\\x1b[2J\\r::error::\\n\\u202e") == 4
     assert len(report.github(made(answer)).splitlines()) == 1 + len(report.warnings(JOB))
-
-
-TENSOR, FINISHED = Group("8", "TENSOR_MODEL_PARALLEL_GROUP"), Group("9", "EMBEDDING_GROUP")
-
-
-@pytest.mark.parametrize(
-    ("counts", "first", "rows"),
-    [
-        # ranks that are equally far are one row, and a group that is done is no column
-        (
-            {number: Count(9, 7 + (number == 3)) for number in range(1024)}, [3],
-            [["*", "3", "8/9"], ["0-2,", "4-1023", "7/9"]],
-        ),
-        # a suspect has a row apart from those that are as far
-        (dict.fromkeys(range(8), Count(9, 7)), [3, 5], [["*", "3,", "5", "7/9"], ["0-2,", "4,", "6-7", "7/9"]]),
-        # of many kinds of rows, a screen shows the suspects, and how many are left out
-        (
-            {number: Count(500, number) for number in range(30)}, [27],
-            [["*", "27", "27/500"], *([f"{n}", f"{n}/500"] for n in range(19)), ["and", "10", "more", "ranks"]],
-        ),
-        # where all is done, there is no table
-        (dict.fromkeys(range(2), Count(3, 3)), [], []),
-    ],
-)  # fmt: skip
-def test_the_table_of_ranks_and_groups(counts: dict[int, Count], first: list[int], rows: list[list[str]]) -> None:
-    ranks = {number: Rank(number, counts={"8": one, "9": Count(4, 4)}) for number, one in counts.items()}
-    whole = Job(ranks, {"8": TENSOR, "9": FINISHED}, len(ranks), 1)
-    text = said(made(job=whole, suspects=Who("device", dict.fromkeys(first, "behind"))))
-    table = text.partition(f"{report.TABLE}\n")[2].splitlines()
-    assert [line.split() for line in table] == [*([["ranks", "TENSOR_MODEL_PARALLEL_GROUP"]] if rows else []), *rows]
