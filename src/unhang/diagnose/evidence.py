@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from unhang.diagnose.phrases import ABOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 RUNNING, GONE = "running", "gone"
 """States of a process."""
@@ -61,14 +59,14 @@ class Frame(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A process group."""
+    """A process group. What is not known is empty."""
 
     name: str
-    """torch's own name, a number: equal on all ranks of a group, and of one group only. Empty if it is not known."""
+    """torch's own name, a number: equal on all ranks of a group, and of one group only."""
     description: str
-    """`default_pg`, or what Megatron calls it (`EXPERT_DATA_PARALLEL_GROUP`). Empty if it is not known."""
+    """`default_pg`, or what Megatron calls it (`EXPERT_DATA_PARALLEL_GROUP`)."""
     members: tuple[int, ...] = ()
-    """The global ranks, ascending. Empty if they are not known."""
+    """The global ranks, ascending."""
 
 
 class Operation(NamedTuple):
@@ -81,7 +79,7 @@ class Operation(NamedTuple):
     kind: str
     """A word of torch's functions, such as `all_reduce`; `coalesced`; or the recorder's own."""
     inputs: tuple[tuple[int, ...], ...] | None = None
-    """The sizes of each input tensor."""
+    """The sizes of each tensor."""
     outputs: tuple[tuple[int, ...], ...] | None = None
     dtypes: tuple[str, ...] | None = None
     """Of the inputs, in torch's C++ words: `Float`, `BFloat16`."""
@@ -91,7 +89,7 @@ class Operation(NamedTuple):
     frames: tuple[Frame, ...] = ()
     """Where it was issued, innermost first."""
     source: str = ""
-    """The file, and the line or entry in it."""
+    """The file, and the line or entry in it: here as below."""
     peer: int | None = None
     """Of send and recv: the global rank at the other end."""
     begun: bool = False
@@ -131,7 +129,6 @@ class Move(NamedTuple):
     """One operation of a rank, as far as its place among those of others is concerned."""
 
     group: str
-    """The group's name."""
     kind: str
     """`send` or `recv`; empty of a collective."""
     number: int
@@ -156,7 +153,6 @@ class Recent(NamedTuple):
     ended: int
     """When it was seen to be done; 0 if that is not known."""
     waits: bool
-    """Whether it is not done."""
 
 
 class Count(NamedTuple):
@@ -180,7 +176,6 @@ class Statement(NamedTuple):
     words: str
     """For the reader: a sentence without its full stop."""
     source: str
-    """The file, and the line in it."""
     culprits: tuple[int, ...] = ()
     """The ranks that it blames."""
     processes: tuple[str, ...] = ()
@@ -192,7 +187,6 @@ class Statement(NamedTuple):
     speaker: str = ""
     """Who says it, where the rank is not known; empty if nothing tells."""
     at: float | None = None
-    """When, in seconds since the year began, if its line says so."""
     weight: str = ABOUT
     """``OWN``, ``ABOUT``, ``WAITS``, ``FOLLOWS`` or ``ENDS``, as in ``phrases``."""
     do: str = ""
@@ -231,7 +225,6 @@ class Rank(NamedTuple):
     cpu: float | None = None
     """The share of a CPU that its main thread has used between two stacks; None where that was not measured."""
     recent: tuple[Recent, ...] = ()
-    """The newest entries of its dump."""
     statements: tuple[Statement, ...] = ()
     """What a text says about ranks and processes: only in a part of a file, of no rank."""
     name: str = ""

@@ -111,7 +111,7 @@ def _strangers(job: Job) -> tuple[Message, ...]:
 
 
 def _as_waiting(job: Job) -> frozenset[int]:
-    whole = {number: where.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
+    whole = {n: (where.main(rank).idle, where.path_to(rank)) for n, rank in job.ranks.items() if rank.stacks}
     known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
     return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
 

@@ -117,10 +117,12 @@ def in_stack(rank: Rank) -> Place:
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
-        doing += f", and {_pace(rank, stack)}"
-    main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
+        pace = "on a CPU: it works there, or waits in a loop" if _is_on_cpu(rank, stack) else ""
+        pace = f"its two stacks are alike, {pace}" if pace else "does not move: its two stacks are alike"
+        doing += f", and {'moves: its two stacks differ' if stack.moved else pace}"
+    outer = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
     lines = [
-        f"{one.source}: {path(_shown(one.frames)) or ' < '.join(one.native[:_LINES])}" for one in (stack, *main[:1])
+        f"{one.source}: {path(_shown(one.frames)) or ' < '.join(one.native[:_LINES])}" for one in (stack, *outer[:1])
     ]
     return Place((rank.rank,), doing, tuple(lines))
 
@@ -179,14 +181,6 @@ def _is_on_cpu(rank: Rank, stack: Stack) -> bool:
     return (rank.cpu or 0.0) >= _BUSY if is_measured else stack.idle is False
 
 
-def _pace(rank: Rank, stack: Stack) -> str:
-    if stack.moved:
-        return "moves: its two stacks differ"
-    alike = "its two stacks are alike"
-    is_busy = _is_on_cpu(rank, stack)
-    return f"{alike}, on a CPU: it works there, or waits in a loop" if is_busy else f"does not move: {alike}"
-
-
 def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
     """Return the entry of an operation, with its frames, else with those of the rank's stack."""
     if operation.frames:
@@ -201,14 +195,10 @@ def _shown(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def path(frames: Sequence[Frame]) -> str:
-    """Return frames as people read them, the innermost first."""
-    return " < ".join(f"{frame.function} ({_short(frame.file)}:{frame.line})" for frame in frames)
-
-
-def _short(file: str) -> str:
-    """Return a path from its package on, else the end of it."""
-    installed = re.search(r"(?:site|dist)-packages/(.+)", file)
-    return installed[1] if installed else "/".join(file.split("/")[-3:])
+    """Return frames as people read them: each path from its package on, else the end of it."""
+    files = [re.split("(?:site|dist)-packages/", one.file, maxsplit=1) for one in frames]
+    short = [one[1] if one[1:] else "/".join(one[0].split("/")[-3:]) for one in files]
+    return " < ".join(f"{frame.function} ({file}:{frame.line})" for frame, file in zip(frames, short))
 
 
 def is_torch(frame: Frame) -> bool:
@@ -254,7 +244,7 @@ def is_idle(rank: Rank) -> bool:
 
 def is_controller(rank: Rank) -> bool:
     """Return whether a process waits for calls that it has made of Ray's workers, by its main thread."""
-    ray = [f.function for f in ((rank.stacks and _main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
+    ray = [f.function for f in ((rank.stacks and main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
     return not {"get", "get_objects", "wait"}.isdisjoint(ray)
 
 
@@ -264,14 +254,13 @@ def is_told_what_to_do(rank: Rank) -> bool:
 
 
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise."""
-    return _waits_in(rank, *_DONE) or _shuts_down(rank) or (rank.ended and not (rank.waiting or rank.stacks))
+    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise.
 
-
-def _shuts_down(rank: Rank) -> bool:
-    """Return whether a rank's main thread has left its script, and the interpreter waits for other threads."""
-    outer = (stack.frames[-1] for stack in rank.stacks if stack.thread == MAIN and stack.frames)
-    return any((f.function, f.file.rpartition("/")[2]) == ("_shutdown", "threading.py") for f in outer)
+    Then its main thread may have left its script, and the interpreter waits for other threads.
+    """
+    outer = [alike(one.frames[-1])[:2] for one in rank.stacks if one.thread == MAIN and one.frames]
+    has_left = ("_shutdown", "threading.py") in outer
+    return has_left or _waits_in(rank, *_DONE) or (rank.ended and not (rank.waiting or rank.stacks))
 
 
 def _waits_in(rank: Rank, file: str, function: str) -> bool:
@@ -309,7 +298,7 @@ def is_received(rank: Rank) -> bool:
 
 def is_whole(rank: Rank) -> bool:
     """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
-    stack = _main(rank)
+    stack = main(rank)
     return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
 
 
@@ -323,25 +312,19 @@ def alike(frame: Frame) -> tuple[str, str, int]:
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line
 
 
-def _main(rank: Rank) -> Stack:
+def main(rank: Rank) -> Stack:
+    """Return the stack of a rank's main thread."""
     return next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
 
 
 def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
-    """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
-    stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
-    return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
-
-
-def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
-    """Return the whole stack of a rank's main thread, torch's frames too, and whether it is idle, to compare it."""
-    stack = _main(rank)
-    return stack.idle, tuple(map(alike, stack.frames))
+    """Return the whole stack of a rank's main thread, to compare it with others."""
+    return tuple(map(alike, main(rank).frames))
 
 
 def waits_for_device(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for its device, and does not move, by its innermost frame."""
-    stack = _main(rank)
+    stack = main(rank)
     if stack.native:
         return not stack.moved and stacks.native(stack.native[0]) == stacks.DEVICE
     return not stack.moved and any(
@@ -352,7 +335,7 @@ def waits_for_device(rank: Rank) -> bool:
 
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
-    stack = _main(rank)
+    stack = main(rank)
     file = stack.frames[0].file if stack.frames else ""
     return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/data/" in file
 
@@ -397,30 +380,25 @@ def has_ended(rank: Rank, errors: Sequence[Message]) -> bool:
     if any(_has(one, _FATAL) for one in errors):
         return True
     was_there = rank.timed_out or any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
-    is_over = any(one.text.startswith("exitcode") for one in rank.messages) or any(map(_is_uncaught, errors))
+    # a traceback goes back to the script: one that is caught begins where that is done
+    outer = [[it for it in one.frames if not it.file.endswith("<frozen runpy>")][-1:] for one in errors]
+    is_uncaught = any(it.function == "<module>" and it.file != "<string>" for one in outer for it in one)
+    is_over = is_uncaught or any(one.text.startswith("exitcode") for one in rank.messages)
     return is_over and not was_there
-
-
-def _is_uncaught(error: Message) -> bool:
-    """Return whether a traceback goes back to the script: one that is caught begins where that is done."""
-    outer = [frame for frame in error.frames if not frame.file.endswith("<frozen runpy>")][-1:]
-    return any(frame.function == "<module>" and frame.file != "<string>" for frame in outer)
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
     """Return the lines with which a process of unknown rank fails by itself; launchers tell of others, so last."""
-    raised = [one for one in messages if not any(map(_is_join, one.frames))]
+    join = "torch/multiprocessing/spawn.py"  # torch's launcher tells there what a process has raised
+    raised = [
+        one for one in messages if not any(it.file.endswith(join) and it.function.endswith("join") for it in one.frames)
+    ]
     own = [
         one
         for one in failures(Rank(NOBODY, messages=tuple(raised)))
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
-
-
-def _is_join(frame: Frame) -> bool:
-    """Return whether a frame is that of torch's launcher, which tells of a process what that one has raised."""
-    return frame.file.endswith("torch/multiprocessing/spawn.py") and frame.function.endswith("join")
 
 
 def _is_own(message: Message) -> bool:
