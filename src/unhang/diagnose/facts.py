@@ -64,7 +64,7 @@ def of(job: Job) -> Facts:
     missing = {number: others for number, (others, _) in meet.items()}
     waits_for = {rank: frozenset(others) for rank, others in collectives.waits_for(job, meetings, ends).items()}
     calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
-    spied = {number for number in calls if where.is_spied(job.ranks[number])}
+    spied = {number for number in calls if any(one.idle is not None for one in job.ranks[number].stacks)}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(where.moved(rank) and not rank.process for rank in job.ranks.values())
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())

@@ -232,7 +232,7 @@ def _is_in_call(stack: Stack) -> bool:
     return any(map(_is_collective, stack.frames)) or any(stacks.native(one) in _OF_GROUPS for one in stack.native)
 
 
-def _collectives(rank: Rank) -> list[str]:
+def collectives(rank: Rank) -> list[str]:
     """Return the functions of torch in which a rank waits for others by its stacks."""
     return [frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)]
 
@@ -246,11 +246,6 @@ def is_controller(rank: Rank) -> bool:
     """Return whether a process waits for calls that it has made of Ray's workers, by its main thread."""
     ray = [f.function for f in ((rank.stacks and main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
     return not {"get", "get_objects", "wait"}.isdisjoint(ray)
-
-
-def is_told_what_to_do(rank: Rank) -> bool:
-    """Return whether a process is Ray's: idle, or one that waits for others' work."""
-    return bool(rank.stacks) and (is_idle(rank) or is_controller(rank))
 
 
 def is_done(rank: Rank) -> bool:
@@ -283,28 +278,18 @@ def call(rank: Rank) -> str:
 
 def ends_groups(rank: Rank) -> bool:
     """Return whether a rank, which waits in nothing else, ends its groups: it has done its part of the job."""
-    return not rank.waiting and _collectives(rank)[:1] == ["destroy_process_group"]
+    return not rank.waiting and collectives(rank)[:1] == ["destroy_process_group"]
 
 
-def is_paired(rank: Rank) -> bool:
-    """Return whether a rank sends or receives by its stacks."""
-    return not _PAIRED.isdisjoint(_collectives(rank))
-
-
-def is_received(rank: Rank) -> bool:
-    """Return whether a rank waits by its stacks for what another one is to send."""
-    return any("recv" in one.lower() for one in _collectives(rank) or waiting_stack(rank).native)
+def have_peers(job: Job) -> bool:
+    """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
+    return any(not _PAIRED.isdisjoint(collectives(rank)) for rank in job.ranks.values())
 
 
 def is_whole(rank: Rank) -> bool:
     """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
     stack = main(rank)
     return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
-
-
-def is_spied(rank: Rank) -> bool:
-    """Return whether there is a whole stack of a rank, and not only the traceback with which it gave up."""
-    return any(stack.idle is not None for stack in rank.stacks)
 
 
 def alike(frame: Frame) -> tuple[str, str, int]:

@@ -14,15 +14,11 @@ from typing import NamedTuple
 
 from unhang.diagnose import collectives, statements, where
 from unhang.diagnose.collectives import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation, Statement
+from unhang.diagnose.evidence import Count, Message, Operation
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import PAIRED, Head, unlike
+from unhang.diagnose.pairs import PAIRED, unlike
 
 _FRAMES, _FEW, _MANY = 12, 3, 7
-_STATES = {
-    "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
-    "gone": ": it has ended or was killed, and its peers run",
-}
 _NUMBER = re.compile(r"\d+")
 FAILED, SAID, DEVICE, SILENT = "failed", "said", "device", "silent"
 HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
@@ -54,11 +50,6 @@ def of(facts: Facts) -> Who:
     return Who("", {})
 
 
-def have_peers(facts: Facts) -> bool:
-    """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
-    return any(map(where.is_paired, facts.job.ranks.values()))
-
-
 def traceback(error: Message) -> tuple[str, ...]:
     """Return where an error is told, and its frames, the outermost first."""
     frames = (f"  {frame.file}:{frame.line} in {frame.function}" for frame in reversed(error.frames[:_FRAMES]))
@@ -66,23 +57,19 @@ def traceback(error: Message) -> tuple[str, ...]:
 
 
 def _failed(facts: Facts) -> dict[int, str]:
-    """Name the ranks that raised or died first."""
+    """Name the ranks that raised or died first, and those that fail for the same reason, such as a node's disk."""
     firsts = {number: _first(lines) for number, lines in facts.errors.items()}
     if not firsts:
         return {}
     first = _first([*firsts.values()])
+    alike = _NUMBER.sub("#", first.text)
     is_dated = all(line.at is not None for line in firsts.values())
     is_ordered = is_dated or len({statements.place(line)[0] for line in firsts.values()}) == 1
     return {
         number: f"it failed by itself: {line.text}"
         for number, line in firsts.items()
-        if not is_ordered or (is_dated and line.at == first.at) or _alike(line) == _alike(first)
+        if not is_ordered or (is_dated and line.at == first.at) or _NUMBER.sub("#", line.text) == alike
     }
-
-
-def _alike(message: Message) -> str:
-    """Return what the errors of several ranks have in common that fail for one reason, such as a node's disk."""
-    return _NUMBER.sub("#", message.text)
 
 
 def _first(messages: Sequence[Message]) -> Message:
@@ -149,8 +136,12 @@ def _stopped(facts: Facts) -> dict[int, str]:
     """Name the ranks whose process is gone or stopped, unless all are gone."""
     if facts.has_ended:
         return {}
-    processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
-    return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+    why = {
+        "stopped": "by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
+        "gone": "it has ended or was killed, and its peers run",
+    }
+    ranks = facts.job.ranks.items()
+    return {number: f"its process is {rank.process}: {why[rank.process]}" for number, rank in ranks if rank.process}
 
 
 def _silent(facts: Facts) -> dict[int, str]:
@@ -219,16 +210,13 @@ def _late(facts: Facts) -> dict[int, str]:
 
 
 def _said(facts: Facts) -> dict[int, str]:
-    """Name the ranks that lines blame: of others, or of those who say them."""
-    blamed = statements.blamed(facts.job.statements)
-    return {rank: _of_itself(rank, one) for one in reversed(blamed) for rank in one.culprits if rank >= 0}
-
-
-def _of_itself(rank: int, one: Statement) -> str:
-    """Return what a line says of a rank, without its number if it is the rank's own line."""
-    if one.by != rank:
-        return one.words
-    return re.sub(rf"\brank {rank}\b(: )?", lambda found: "" if found[1] else "it", one.words)
+    """Name the ranks that lines blame: of others, or of those who say them, and then without the number."""
+    said = {rank: one for one in reversed(statements.blamed(facts.job.statements)) for rank in one.culprits}
+    its = {
+        rank: re.sub(rf"\brank {rank}\b(: )?", lambda it: "" if it[1] else "it", one.words)
+        for rank, one in said.items()
+    }
+    return {rank: its[rank] if one.by == rank else one.words for rank, one in said.items() if rank >= 0}
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
@@ -248,7 +236,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     others = {call for number, call in facts.calls.items() if not where.is_idle(ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
-    beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
+    beside = _FEW if facts.unseen and not logged and where.have_peers(facts.job) else 0
     free = {
         number
         for number, path in paths.items()
@@ -317,8 +305,12 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     """
     if _disagree(facts):
         return {}
-    free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
-    free = {number for number in free if _is_whole(facts.heads[number])}
+    free = set()
+    for number in {it for root in facts.roots if len(root) == 1 for it in root & facts.heads.keys()}:
+        pairs, group = facts.heads[number].pairs, facts.heads[number].operations[0].group
+        # whether it is known of all that the device is to do first who else is to do it
+        if len(pairs) == 1 or all(end.is_known for _, end in pairs) if pairs else group.members:
+            free.add(number)
     waited = {other for others in facts.missing.values() for other in others}
     found = {}
     for number in free:
@@ -332,13 +324,6 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
         found = waiting
     return found if 2 * len(found) <= len(collectives.everybody(facts.job)) else {}
-
-
-def _is_whole(head: Head) -> bool:
-    """Return whether it is known of all that a device is to do first who else is to do it."""
-    if head.pairs:
-        return len(head.pairs) == 1 or all(end.is_known for _, end in head.pairs)
-    return bool(head.operations[0].group.members)
 
 
 def _in_what(facts: Facts) -> dict[int, str]:
@@ -485,9 +470,9 @@ def _ring(edges: Mapping[int, Collection[int]]) -> list[int]:
 
 def _in_call(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
-    if any(rank.recorded for rank in facts.job.ranks.values()) or not all(facts.calls.values()) or have_peers(facts):
+    if any(rank.recorded for rank in facts.job.ranks.values()) or where.have_peers(facts.job):
         return {}
-    if not all(facts.paths.values()):  # gdb's stacks have no frame of Python
+    if not all((*facts.calls.values(), *facts.paths.values())):  # gdb's stacks have no frame of Python
         return {}
     sides = sorted(_sides(facts.calls), key=len)
     if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
@@ -505,7 +490,7 @@ def _in_call(facts: Facts) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most."""
-    if have_peers(facts) or facts.unseen:
+    if where.have_peers(facts.job) or facts.unseen:
         return {}
     stacks = {number: path for number, path in facts.paths.items() if path}
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
