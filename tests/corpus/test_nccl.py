@@ -31,12 +31,9 @@ named.
 PATCHED = {fix: tuple(one._replace(verdict="applied") for one in stands) for fix, stands in needed.NEEDED.items()}
 
 
-class Lines:
-    """The sources from which the recorded ranks ran: each line is in the function that its frame names."""
-
-    def is_at(self, frame: Frame, place: Place) -> bool:
-        """Return whether a frame is in a function."""
-        return True
+def lines(frame: Frame, place: Place) -> bool:
+    """Return whether a frame is in a function, by the sources from which the recorded ranks ran: as it says itself."""
+    return True
 
 
 @cache
@@ -59,7 +56,7 @@ def told(name: str, folder: Path) -> dict[str, list[Told]]:
 
 def diagnoses(name: str, folder: Path) -> dict[str, Found]:
     """Return what is said of each kind of a recording's evidence, and of ``all``."""
-    return {kind: found(several, Lines()) for kind, several in told(name, folder).items()}
+    return {kind: found(several, lines) for kind, several in told(name, folder).items()}
 
 
 @pytest.mark.parametrize("name", FIXES)
@@ -71,7 +68,7 @@ def test_a_hang_of_a_fix_is_known_where_the_fix_is_needed_and_never_where_it_is_
         kind for job, kind in _IS_NOT_SHOWN if job == name
     }
     for each in by_kind.values():
-        answers = known.answers(each.diagnosis, needed.SIGNATURES, Lines(), PATCHED)
+        answers = known.answers(each.diagnosis, needed.SIGNATURES, lines, PATCHED)
         assert {one.answer for one in answers} <= {"not-here"}
 
 

@@ -212,15 +212,15 @@ class B:
 )
 def test_a_line_tells_the_function(function: str, line: int, place: str, wanted: bool | None, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(FUNCTIONS)
-    assert Sources([str(tmp_path)]).is_at(Frame(function, "a.py", line), Place("a.py", place)) is wanted
+    assert Sources([str(tmp_path)])(Frame(function, "a.py", line), Place("a.py", place)) is wanted
 
 
 @pytest.mark.parametrize("content", [None, b"def f(:\n", b"\xff\xfe\0", b"(" * 100_000])
 def test_a_source_that_cannot_be_read_tells_nothing(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "a.py").write_bytes(content)
-    assert Sources([str(tmp_path), "/nowhere"]).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
-    assert Sources(()).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+    assert Sources([str(tmp_path), "/nowhere"])(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+    assert Sources(())(Frame("f", "a.py", 1), Place("a.py", "f")) is None
 
 
 def test_each_rank_is_in_one_place_and_the_most_come_first() -> None:

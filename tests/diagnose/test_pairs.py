@@ -25,8 +25,8 @@ def ring(number: int, *batches: int, sizes: int = 4, waits: bool = True) -> Rank
     moves = [BEGIN]
     for batch in batches:
         done = batch < batches[-1] or not waits
-        moves.append(Move("8", "send", after, done, batch, 2 * batch - 1))
-        moves.append(Move("8", "recv", before, done, batch, 2 * batch))
+        moves.append(Move("8", "send", after, done, 2 * batch - 1))
+        moves.append(Move("8", "recv", before, done, 2 * batch))
     last = [end("send", after, sizes, batches[-1]), end("recv", before, sizes, batches[-1])] if waits else []
     return rank(*last)._replace(moves=tuple(moves))
 
@@ -127,7 +127,7 @@ def pipelines(many: int) -> Job:
     ranks: list[Rank | None] = []
     for number in range(many):
         own, before = groups[number % hop], number - hop
-        past = [Move(own.name, "recv", abs(before), True, at, at) for at in range(1, 9)]
+        past = [Move(own.name, "recv", abs(before), True, at) for at in range(1, 9)]
         first = issued(world, 3, "all_reduce", 2)
         if before >= 0:
             first = issued(own, 9, "recv", 2)._replace(peer=before)

@@ -134,8 +134,6 @@ class Move(NamedTuple):
     number: int
     """The global rank at the other end; of a collective, its number."""
     done: bool
-    batch: int = 0
-    """Its number among the sends and receives in its group: those of a batch have one."""
     order: int = 0
     """Its number among all operations in its group."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import takewhile
 from os.path import join
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from unhang.diagnose import causes, collectives, facts, where, who
 from unhang.diagnose.causes import Cause
@@ -99,11 +99,8 @@ def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> 
     return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
 
 
-class Source(Protocol):
-    """Tells in which function a line is."""
-
-    def is_at(self, frame: Frame, place: Place) -> bool | None:
-        """Return whether a frame is in a function; None if that is not known."""
+Source = Callable[[Frame, Place], bool | None]
+"""Tells whether a frame is in a function; None if that is not known."""
 
 
 class Sources:
@@ -112,38 +109,25 @@ class Sources:
     def __init__(self, roots: Iterable[str]) -> None:
         self._roots = tuple(roots)
 
-    def is_at(self, frame: Frame, place: Place) -> bool | None:
+    def __call__(self, frame: Frame, place: Place) -> bool | None:
         """Return whether a frame is in a function, by its line; None if no source here tells."""
-        called = _bare(frame)
-        for root in self._roots:
-            named = [name for first, last, name in _functions(join(root, place.file)) if first <= frame.line <= last]
-            if named and named[-1].rpartition(".")[2] == called:
-                return named[-1] == place.function or named[-1].endswith(f".{place.function}")
+        for file in (join(root, place.file) for root in self._roots):
+            around = [it for it in _definitions(file) if it.lineno <= frame.line <= (it.end_lineno or it.lineno)]
+            if around and around[-1].name == frame.function.rpartition(".")[2]:
+                return f".{'.'.join(it.name for it in around)}".endswith(f".{place.function}")
         return None
 
 
-def _bare(frame: Frame) -> str:
-    """Return the name of a frame's function alone, without its class."""
-    return frame.function.rpartition(".")[2]
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @lru_cache(maxsize=64)
-def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the first line, the last line and the qualified name of each function, the outer ones first."""
+def _definitions(path: str) -> tuple[_Definition, ...]:
+    """Return the functions and classes of a file, the outer ones first."""
     try:
-        return tuple(_within(ast.parse(packs.read(path)), ""))
+        return tuple(node for node in ast.walk(ast.parse(packs.read(path))) if isinstance(node, _Definition))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return ()
-
-
-def _within(node: ast.AST, above: str) -> Iterator[tuple[int, int, str]]:
-    for child in ast.iter_child_nodes(node):
-        name = above
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = f"{above}.{child.name}".lstrip(".")
-            if not isinstance(child, ast.ClassDef):
-                yield child.lineno, child.end_lineno or child.lineno, name
-        yield from _within(child, name)
 
 
 class _Paths:
@@ -161,7 +145,7 @@ class _Paths:
         called = f".{frame.function.replace('<locals>.', '')}"
         if not called.endswith(f".{place.function}") and not f".{place.function}".endswith(called):
             return False
-        file, told = frame.file.replace("\\", "/"), self._source.is_at(frame, place)
+        file, told = frame.file.replace("\\", "/"), self._source(frame, place)
         is_whole = f"/{file}".endswith(f"/{place.file}") or file == packs.below_namespace(place.file)
         if told is not None or not (is_whole or f"/{place.file}".endswith(f"/{file}")):
             return bool(told) and (is_whole or f"/{place.file}".endswith(f"/{file}"))
@@ -172,10 +156,8 @@ class _Paths:
         found = []
         for step in chain:
             told = [[self._at(frame, place) for place in step] for frame in frames]
-            sure = next((at for at, several in enumerate(told) if True in several), -1)
-            found.append(
-                (sure, True) if sure >= 0 else (next((n for n, it in enumerate(told) if None in it), -1), False)
-            )
+            sure, open_ = ([at for at, several in enumerate(told) if word in several] for word in (True, None))
+            found.append(([*sure, *open_, -1][0], bool(sure)))
         return tuple(found)
 
     def has(self, frames: Sequence[Frame], chain: Chain) -> bool:

@@ -14,8 +14,6 @@ OPPOSITE = {"send": "recv", "recv": "send"}
 PAIRED = frozenset({*OPPOSITE, "coalesced"})
 """Operations between two ranks, which have no number that all ranks of a group agree on."""
 _Edges = Mapping[int, Collection[int]]
-_Place = tuple[str, int, int]
-"""A group, the number of a collective or a batch in it, and of the batch's operations the number of one among all."""
 _IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
 """So many operations alike show that two ranks are of one kind; so many such ranks of its own group show that one is
 odd; and so many are asked.
@@ -65,22 +63,14 @@ class _Past:
 
     def __init__(self, moves: Sequence[Move]) -> None:
         self._moves = moves
-        self.places = {(move.group, move.batch or move.number, move.order): at for at, move in enumerate(moves)}
-        """Where its collectives stand, by group and number, and its batches."""
-        self.collectives = [key for key in self.places if not key[2]]
-        self.batches: dict[str, dict[int, _Place]] = defaultdict(dict)
-        """The end of each batch, by group and number."""
-        for key in self.places:
-            if key[2]:
-                self.batches[key[0]][key[1]] = key
-        self._done: dict[_Place, Counter[tuple[str, str, int]]] = {}
+        self.places = {(move.group, move.number): at for at, move in enumerate(moves) if not move.kind}
+        """Where its collectives stand."""
+        self.done = cache(self._done)
 
-    def done(self, since: _Place) -> Counter[tuple[str, str, int]]:
+    def _done(self, since: tuple[str, int]) -> Counter[tuple[str, str, int]]:
         """Return how many sends to and receives from each other rank are done since then, by group."""
-        if since not in self._done:
-            after = self._moves[self.places[since] + 1 :]
-            self._done[since] = Counter((move.group, move.kind, move.number) for move in after if move.done)
-        return self._done[since]
+        after = self._moves[self.places[since] + 1 :]
+        return Counter((move.group, move.kind, move.number) for move in after if move.done)
 
 
 def ends(job: Job) -> Ends:
@@ -122,22 +112,13 @@ def ends(job: Job) -> Ends:
 def _ahead(past: Mapping[int, _Past], way: _Way, back: _Way) -> int | None:
     """Return how many more such operations a rank has done than the other, since both were in one collective.
 
-    A recorder keeps the newest entries alone. Where both have no such collective in theirs, ranks whose batches are all
-    as large have been in step since the oldest batch of both; else nothing is known, and the answer is None.
+    A recorder keeps the newest entries alone. Where both have no such collective in theirs, the answer is None.
     """
     mine, theirs = past.get(way[0]), past.get(back[0])
     if mine is None or theirs is None:
         return None
-    since = next((key for key in mine.collectives if key in theirs.places), None)
-    since = since or _in_step(mine.batches.get(way[1], {}), theirs.batches.get(way[1], {}))
+    since = next((key for key in mine.places if key in theirs.places), None)
     return since and mine.done(since)[way[1:]] - theirs.done(since)[back[1:]]
-
-
-def _in_step(ours: Mapping[int, _Place], others: Mapping[int, _Place]) -> _Place | None:
-    """Return the first batch that two ranks have in common, if each of these ends with the same operation of both."""
-    common = [key for batch, key in ours.items() if batch in others]
-    is_equal = all(others[key[1]] == key for key in common)
-    return common[0] if is_equal and any(key[1] != key[2] for key in common) and len(common) > 1 else None
 
 
 def heads(job: Job, found: Ends) -> dict[int, Head]:

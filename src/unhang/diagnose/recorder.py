@@ -319,7 +319,7 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
                 told[name, title] = _titled(title)[1], _end(groups.get(name), title, 4)
             kind, peer = told[name, title]
             if peer is not None:
-                yield Move(name, kind, peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
+                yield Move(name, kind, peer, done, entry.get("op_id", 0))
 
 
 # --- how far the rank is

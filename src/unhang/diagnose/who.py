@@ -383,7 +383,8 @@ def _mismatched(facts: Facts) -> dict[int, str]:
     differ: dict[tuple[int, int], tuple[Operation, str]] = {}
     for number, head in facts.heads.items():
         for one, end in head.pairs:
-            if one.kind == "send" and end.operation and end.rank in facts.met[number]:
+            may_meet = end.is_known or not facts.job.ranks[number].moves
+            if one.kind == "send" and end.operation and may_meet and end.rank in facts.met[number]:
                 sent, received = _load(one), _load(end.operation)
                 if sent != received:
                     why = f"rank {number} sends {sent}, and rank {end.rank} receives {received}"
