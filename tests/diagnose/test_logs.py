@@ -432,19 +432,6 @@ def test_lines_within_json_are_each_of_who_says_them() -> None:
     assert {rank: one.messages[0].frames for rank, one in found.items()} == {1: FRAMES, 2: FRAMES}
 
 
-def test_each_error_of_a_group_has_its_own_traceback() -> None:
-    inner = "".join(f"    | {line}\n" for line in f"{TRACEBACK}ValueError: x".splitlines())
-    group = (
-        "  + Exception Group Traceback (most recent call last):\n"
-        '  |   File "/a/x.py", line 5, in outer\n'
-        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
-        f"  +-+---------------- 1 ----------------\n{inner}    +------------------------------------\n"
-    )
-    for prefix in ("", "[rank3]: "):
-        (rank,) = read("".join(f"{prefix}{line}\n" for line in group.splitlines())).values()
-        assert [(one.text, one.frames) for one in rank.messages] == [("ValueError: x", FRAMES)]
-
-
 WARNED = f"2026-11-22 09:15:03 WARNING data: once more\n{TRACEBACK}ValueError: x\n"
 
 
