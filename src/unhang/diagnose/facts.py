@@ -41,7 +41,7 @@ class Facts(NamedTuple):
     calls: Mapping[int, str]
     """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
     paths: Mapping[int, tuple[tuple[str, str, int], ...]]
-    """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
+    """By rank: its whole stack; tracebacks with which ranks gave up are left out beside such."""
     as_waiting: frozenset[int]
     """Ranks whose whole stack is that of another rank that is known to wait."""
     is_over: bool
@@ -70,6 +70,8 @@ def of(job: Job) -> Facts:
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
+    whole = {number: (where.main(job.ranks[number]).idle, where.path_to(job.ranks[number])) for number in calls}
+    known = {stack for number, stack in whole.items() if number in waits}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(where.failures(rank)))}
     together = _together(job)
     went_on = {
@@ -93,7 +95,7 @@ def of(job: Job) -> Facts:
         _strangers(job),
         calls,
         {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
-        _as_waiting(job),
+        frozenset(number for number in whole.keys() - waits if whole[number] in known),
         has_ended
         or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
@@ -105,15 +107,8 @@ def of(job: Job) -> Facts:
 def _strangers(job: Job) -> tuple[Message, ...]:
     """Return the errors of processes of unknown rank, but those below a line of their file that blames another."""
     first = dict(map(statements.place, reversed(statements.blamed(job.statements))))
-    errors = where.failures_of_strangers(job.strangers)
-    places = map(statements.place, errors)
-    return tuple(one for one, (file, line) in zip(errors, places) if file not in first or line <= first[file])
-
-
-def _as_waiting(job: Job) -> frozenset[int]:
-    whole = {n: (where.main(rank).idle, where.path_to(rank)) for n, rank in job.ranks.items() if rank.stacks}
-    known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
-    return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
+    told = [(one, *statements.place(one)) for one in where.failures_of_strangers(job.strangers)]
+    return tuple(one for one, file, line in told if line <= first.get(file, line))
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:
@@ -140,13 +135,8 @@ def _together(job: Job) -> set[int]:
 
 
 def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
-    members = {rank for one in meetings if one.waiting for rank in one.group.members}
-    peers = {
-        one.peer
-        for rank in job.ranks.values()
-        for one in rank.waiting
-        if one.kind in pairs.PAIRED and one.peer is not None
-    }
     if job.names:  # each may be one of them
         return set()
-    return (members | peers or collectives.everybody(job)) - job.ranks.keys()
+    awaited = {rank for one in meetings if one.waiting for rank in one.group.members}
+    awaited |= {one.peer for rank in job.ranks.values() for one in rank.waiting if one.peer is not None}
+    return (awaited or collectives.everybody(job)) - job.ranks.keys()
