@@ -13,7 +13,7 @@ from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Standing
 from unhang.diagnose.known import Answer, Diagnosis
 from unhang.diagnose.one_job import SAME
-from unhang.diagnose.phrases import FOLLOWS, NOTE
+from unhang.diagnose.phrases import FOLLOWS, NOTE, WAITS
 from unhang.diagnose.where import Place
 from unhang.diagnose.who import traceback
 from unhang.records import Environment, Request
@@ -190,8 +190,10 @@ def processes(found: Diagnosis) -> list[str]:
 
 def _blamed(found: Diagnosis) -> list[Statement]:
     """Return the statements that name whom to look at, or else who has gone first."""
-    said, is_open = found.facts.job.statements, not (found.who.why or found.facts.strangers)
-    return statements.blamed(said) or (statements.lost(said) if is_open else [])
+    said = found.facts.job.statements
+    # that a peer has gone may be the end of these only where nobody gave up first
+    is_open = not (found.who.why or found.facts.strangers or any(one.weight == WAITS for one in said))
+    return statements.blamed(said) or [one for one in said if is_open and one.weight == FOLLOWS and one.processes]
 
 
 def _causes(found: Diagnosis) -> Iterable[str]:

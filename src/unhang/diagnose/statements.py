@@ -204,12 +204,6 @@ def blamed(said: Iterable[Statement]) -> list[Statement]:
     return [one for one in direct if one.key == direct[0].key]
 
 
-def lost(said: Sequence[Statement]) -> list[Statement]:
-    """Return the statements by which a peer has gone, where nobody gave up first: of these it may be the end."""
-    is_waited = any(one.weight == WAITS for one in said)
-    return [one for one in said if one.weight == FOLLOWS and one.processes and not is_waited]
-
-
 def _alone(said: Sequence[Statement]) -> Iterator[Statement]:
     """Yield whom a detailed debug run shows to be in another call than most, where three ranks or more say theirs."""
     newest = {one.by: one for one in said if one.key == "running"}

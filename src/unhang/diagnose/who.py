@@ -74,9 +74,8 @@ def _failed(facts: Facts) -> dict[int, str]:
 
 def _first(messages: Sequence[Message]) -> Message:
     """Return the first of several errors: by time, or else by their lines where one of them has none."""
-    if all(one.at is not None for one in messages):
-        return min(messages, key=lambda one: (one.at or 0.0, *statements.place(one)))
-    return min(messages, key=statements.place)
+    is_dated = all(one.at is not None for one in messages)
+    return min(messages, key=lambda one: (is_dated and one.at, *statements.place(one)))
 
 
 def _behind_on_device(facts: Facts) -> dict[int, str]:
@@ -122,14 +121,14 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
 
 def _not_begun(facts: Facts) -> dict[int, str]:
     """Name the ranks whose device has not begun a collective that is its first, and that a peer's has begun."""
-    found = {}
     begun = {number for number, head in facts.heads.items() if head.begun}
-    for number, head in facts.heads.items():
-        one = head.operations[0]
-        if one.kind not in PAIRED and number not in begun and not begun.isdisjoint(facts.met[number]):
-            place = f"{one.sequence} of {where.label(one.group)}"
-            found[number] = f"has not begun {place}, its peers have: its device is stuck before it"
-    return found
+    firsts = {number: head.operations[0] for number, head in facts.heads.items() if number not in begun}
+    why = "its peers have: its device is stuck before it"
+    return {
+        number: f"has not begun {one.sequence} of {where.label(one.group)}, {why}"
+        for number, one in firsts.items()
+        if one.kind not in PAIRED and not begun.isdisjoint(facts.met[number])
+    }
 
 
 def _stopped(facts: Facts) -> dict[int, str]:
@@ -227,11 +226,13 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     all of these are in one call.
     """
     is_told = any(meeting.waiting for meeting in facts.meetings)
-    ranks, paths = facts.job.ranks, dict[int, tuple[tuple[str, str, int], ...]]()
-    for number, rank in ranks.items():
-        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks):
-            paths[number] = where.path_to(rank) if rank.stacks else ()
-    places = Counter(paths.values())
+    ranks, paths = facts.job.ranks, facts.paths
+    elsewhere = {
+        number
+        for number, rank in ranks.items()
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
+    }
+    places = Counter(paths.get(number, ()) for number in elsewhere)
     logged = {number for number, rank in ranks.items() if rank.waiting and not rank.recorded}
     others = {call for number, call in facts.calls.items() if not where.is_idle(ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
@@ -239,9 +240,9 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     beside = _FEW if facts.unseen and not logged and where.have_peers(facts.job) else 0
     free = {
         number
-        for number, path in paths.items()
+        for number in elsewhere
         if not (may_be_idle and where.is_idle(ranks[number]))
-        if ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
+        if ranks[number].recorded or not _may_wait(facts, number, beside or places[paths.get(number, ())])
     }
     seen = facts.calls.keys() | logged | free
     is_half = 2 * len(free) == len(seen)
@@ -354,28 +355,24 @@ def _in_what(facts: Facts) -> dict[int, str]:
 
 def _apart(name: str, operations: Collection[Operation]) -> str:
     """Return in what operations differ: ``128 against 192 elements``."""
-    if name == "size":
-        sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
-        return f"{' against '.join(map(str, sizes[:_FEW]))} elements"
-    words = {", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations}
-    return " against ".join(sorted(words - {""})[:_FEW])
+    sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
+    words = sorted({", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations} - {""})
+    several = " against ".join(map(str, (sizes if name == "size" else words)[:_FEW]))
+    return f"{several} elements" if name == "size" else several
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
     """Return the ranks of the sides that did what no other group of the description did, where some side did that."""
     place = meeting.group.description, meeting.sequence
     elsewhere = {
-        _key(one)
+        (one.kind, _load(one))
         for rank in facts.job.ranks.values()
         for one in (*rank.last, *rank.waiting)
         if (one.group.description, one.sequence) == place and one.group.name != meeting.group.name
     }
-    odd = [side for side in sides if not any(_key(meeting.operations[number]) in elsewhere for number in side)]
+    issued = {number: (one.kind, _load(one)) for number, one in meeting.operations.items()}
+    odd = [side for side in sides if elsewhere.isdisjoint(issued[number] for number in side)]
     return [number for side in odd for number in side] if len(odd) < len(sides) else []
-
-
-def _key(operation: Operation) -> tuple[object, ...]:
-    return operation.kind, collectives.elements(operation), operation.dtypes
 
 
 def _mismatched(facts: Facts) -> dict[int, str]:
@@ -453,10 +450,11 @@ def _in_cycle(facts: Facts) -> dict[int, str]:
         labels = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
         edges = {number: core & ahead[number] for number in core}
         crossing = [one for one in _ring(edges) if not _ring({it: to - {one} for it, to in edges.items() if it != one})]
-        for one in crossing if len(crossing) == 1 else ():
-            found[one] = f"waits in {labels[one]}, and every rank that waits for others there waits for it in the end"
-        for one in core if len(crossing) != 1 else ():
-            found[one] = f"deadlocked in {labels[one]}: it waits for ranks that wait for it"
+        if len(crossing) == 1:
+            why = f"waits in {labels[crossing[0]]}, and every rank that waits for others there waits for it in the end"
+            found[crossing[0]] = why
+        else:
+            found |= {one: f"deadlocked in {labels[one]}: it waits for ranks that wait for it" for one in core}
     return found
 
 
@@ -505,8 +503,8 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}{open_}"
         for number in odd
-        if not (rank := facts.job.ranks[number]).waiting
-        if not (where.is_idle(rank) or (places[stacks[number]] > 1 and where.waits_for_device(rank)))
+        if not ((rank := facts.job.ranks[number]).waiting or where.is_idle(rank))
+        if not (places[stacks[number]] > 1 and where.waits_for_device(rank))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
