@@ -42,8 +42,7 @@ _SHOWN = 3
 class Cause(NamedTuple):
     """Why a job hangs or ended."""
 
-    code: str
-    """One of ``CODES``."""
+    code: str  # one of ``CODES``
     why: str
     do: str
 

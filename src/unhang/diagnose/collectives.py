@@ -23,14 +23,10 @@ class Meeting(NamedTuple):
 
     group: Group
     sequence: int | None
-    operations: Mapping[int, Operation]
-    """By rank, also those that are done."""
-    absent: tuple[int, ...] = ()
-    """Ranks of the group, with a dump, that have issued fewer collectives in it."""
-    is_open: bool = True
-    """Whether some rank of the group may have issued another one than is known, or none."""
-    differ: frozenset[str] = frozenset()
-    """In what the operations differ that must not: `operation`, `size`, `dtype`."""
+    operations: Mapping[int, Operation]  # by rank, also those that are done
+    absent: tuple[int, ...] = ()  # ranks of the group, with a dump, that have issued fewer collectives in it
+    is_open: bool = True  # whether some rank of the group may have issued another one than is known, or none
+    differ: frozenset[str] = frozenset()  # in what the operations differ that must not: `operation`, `size`, `dtype`
 
     @property
     def waiting(self) -> tuple[int, ...]:

@@ -15,43 +15,25 @@ from unhang.diagnose.pairs import Head
 class Facts(NamedTuple):
     """What is known of a hung job."""
 
-    job: Job
-    """Without the operations that a later one shows to be done."""
-    counts: Mapping[str, Mapping[int, Count]]
-    """By group and rank, for the groups whose ranks count alike."""
+    job: Job  # without the operations that a later one shows to be done
+    counts: Mapping[str, Mapping[int, Count]]  # by group and rank, for the groups whose ranks count alike
     meetings: tuple[Meeting, ...]
-    waits_for: Mapping[int, frozenset[int]]
-    """Whom each rank waits for."""
-    heads: Mapping[int, Head]
-    """By rank with a dump of its device: what that is to do first."""
-    met: Mapping[int, frozenset[int]]
-    """By rank: who has come to that, and is to do it first, too."""
-    missing: Mapping[int, frozenset[int]]
-    """By rank: whom it waits for in that."""
-    roots: tuple[frozenset[int], ...]
-    """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
-    cycles: tuple[frozenset[int], ...]
-    """Those of these that are several, all of which wait in something."""
-    errors: Mapping[int, tuple[Message, ...]]
-    """What each rank failed with by itself, where nothing shows that it went on."""
-    caught: Mapping[int, tuple[Message, ...]]
-    """What each rank failed with, where its stack or the collective in which all wait shows that it went on."""
-    strangers: tuple[Message, ...]
-    """What processes of unknown rank failed with by themselves."""
-    calls: Mapping[int, str]
-    """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
-    paths: Mapping[int, tuple[tuple[str, str, int], ...]]
-    """By rank: its whole stack; tracebacks with which ranks gave up are left out beside such."""
-    as_waiting: frozenset[int]
-    """Ranks whose whole stack is that of another rank that is known to wait."""
-    is_over: bool
-    """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
-    unseen: frozenset[int]
-    """Ranks of which nothing came, of those for which somebody may wait."""
-    goes_on: bool
-    """Whether every rank has moved between two stacks, so that the job does not hang."""
-    has_ended: bool
-    """Whether every process that was seen is gone."""
+    waits_for: Mapping[int, frozenset[int]]  # whom each rank waits for
+    heads: Mapping[int, Head]  # by rank with a dump of its device: what that is to do first
+    met: Mapping[int, frozenset[int]]  # by rank: who has come to that, and is to do it first, too
+    missing: Mapping[int, frozenset[int]]  # by rank: whom it waits for in that
+    roots: tuple[frozenset[int], ...]  # ranks that wait for each other alone in what they do first; or one alone
+    cycles: tuple[frozenset[int], ...]  # those of these that are several, all of which wait in something
+    errors: Mapping[int, tuple[Message, ...]]  # what each rank failed with by itself, and did not survive
+    caught: Mapping[int, tuple[Message, ...]]  # what it failed with, and went on to wait
+    strangers: tuple[Message, ...]  # what processes of unknown rank failed with by themselves
+    calls: Mapping[int, str]  # by rank with a stack: the call of a collective in which it is; empty if it is in none
+    paths: Mapping[int, tuple[tuple[str, str, int], ...]]  # by rank: its whole stack; beside such, no traceback
+    as_waiting: frozenset[int]  # ranks whose whole stack is that of another rank that is known to wait
+    is_over: bool  # whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive
+    unseen: frozenset[int]  # ranks of which nothing came, of those for which somebody may wait
+    goes_on: bool  # whether every rank has moved between two stacks, so that the job does not hang
+    has_ended: bool  # whether every process that was seen is gone
 
 
 def of(job: Job) -> Facts:

@@ -18,8 +18,7 @@ class Place(NamedTuple):
     """A function in a file."""
 
     file: str
-    function: str
-    """Its qualified name."""
+    function: str  # its qualified name
 
 
 Chain = tuple[tuple[Place, ...], ...]
@@ -29,11 +28,9 @@ Chain = tuple[tuple[Place, ...], ...]
 class Error(NamedTuple):
     """A line of a log that no other defect prints, and where it was raised."""
 
-    text: str
-    """A part of the line."""
+    text: str  # a part of the line
     frames: Chain
-    called: bool = False
-    """Whether a library raises it, which the first of these functions calls; else that or a helper in its file does."""
+    called: bool = False  # whether a library raises it, which the first of these calls; else that or its file does
 
 
 class Hang(NamedTuple):
@@ -41,9 +38,7 @@ class Hang(NamedTuple):
 
     summary: str
     waits: Chain
-    peers: Chain | None
-    """Where the others wait, of which one place is enough; they have ended if it is empty. None if it may be
-    anywhere else."""
+    peers: Chain | None  # where the others wait, in one of these; they have ended if it is empty; None: anywhere else
     differ: str
     types: tuple[str, ...]
     first: bool
@@ -57,8 +52,7 @@ class Signature(NamedTuple):
 
     fix: str
     hangs: tuple[Hang, ...]
-    asks: str
-    """What decides, where the files leave it open."""
+    asks: str  # what decides, where the files leave it open
 
 
 def signatures() -> tuple[Signature, ...]:
@@ -105,8 +99,7 @@ class Standing(NamedTuple):
     hint: str
     shape: str | None = None
     code: str | None = None
-    strikes: str | None = None
-    """None if nothing was said of a job."""
+    strikes: str | None = None  # none if nothing was said of a job
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:

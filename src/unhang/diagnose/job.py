@@ -16,18 +16,12 @@ class Told(NamedTuple):
     """What one file says."""
 
     file: str
-    dumps: tuple[Dump, ...] = ()
-    """None, or one."""
-    parts: tuple[Rank, ...] = ()
-    """What its stacks or lines say of ranks. A number of -1 stands for `named`."""
-    named: int | None = None
-    """The rank in the file's name."""
-    why: str = ""
-    """Why it could not be read, or not whole; else empty."""
-    size: int | None = None
-    """How many ranks the job has, if it says so."""
-    at: float = 0.0
-    """When it was taken, in seconds, if it has stacks."""
+    dumps: tuple[Dump, ...] = ()  # none, or one
+    parts: tuple[Rank, ...] = ()  # what its stacks or lines say of ranks. A number of -1 stands for `named`.
+    named: int | None = None  # the rank in the file's name
+    why: str = ""  # why it could not be read, or not whole; else empty
+    size: int | None = None  # how many ranks the job has, if it says so
+    at: float = 0.0  # when it was taken, in seconds, if it has stacks
 
 
 def merged(told: Iterable[Told]) -> Job:

@@ -42,14 +42,10 @@ class Answer(NamedTuple):
     explains the hang first; no environment tells; or the code here does not have it.
     """
     fix: str
-    summary: str
-    """What happens in such a hang, in one sentence."""
-    places: tuple[where.Place, ...] = ()
-    """Where the ranks are that wait or failed there."""
-    before: tuple[str, ...] = ()
-    """What explains the hang before it."""
-    question: str = ""
-    """What decides, where the answer is `possible`."""
+    summary: str  # what happens in such a hang, in one sentence
+    places: tuple[where.Place, ...] = ()  # where the ranks are that wait or failed there
+    before: tuple[str, ...] = ()  # what explains the hang before it
+    question: str = ""  # what decides, where the answer is `possible`
 
 
 class Diagnosis(NamedTuple):
@@ -57,10 +53,8 @@ class Diagnosis(NamedTuple):
 
     facts: Facts
     who: Who
-    places: tuple[where.Place, ...]
-    """Where all ranks are: those at the same place together."""
-    causes: tuple[Cause, ...] = ()
-    """Why it hangs, the best first."""
+    places: tuple[where.Place, ...]  # where all ranks are: those at the same place together
+    causes: tuple[Cause, ...] = ()  # why it hangs, the best first
 
 
 def diagnose(job: Job) -> Diagnosis:

@@ -28,12 +28,9 @@ class End(NamedTuple):
     """The other end of a send or receive that is not done."""
 
     rank: int
-    operation: Operation | None = None
-    """What that rank has issued, if that is not done there either."""
-    done: bool = False
-    """Whether it is done there: the two devices have begun it then, and something else of the batch is not done."""
-    is_known: bool = True
-    """Whether a collective in which both were tells how many there were."""
+    operation: Operation | None = None  # what that rank has issued, if that is not done there either
+    done: bool = False  # whether it is done there: the devices have begun it then, but not all of the batch is
+    is_known: bool = True  # whether a collective in which both were tells how many there were
 
     @property
     def lacks(self) -> bool:
@@ -49,8 +46,7 @@ class Head(NamedTuple):
     """What a device is to do first: a collective, or the sends and receives of a batch, which begin at once."""
 
     operations: tuple[Operation, ...]
-    pairs: tuple[tuple[Operation, End], ...]
-    """Its sends and receives, with their other ends."""
+    pairs: tuple[tuple[Operation, End], ...]  # its sends and receives, with their other ends
 
     @property
     def begun(self) -> bool:

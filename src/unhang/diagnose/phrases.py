@@ -20,14 +20,12 @@ _TABLES = ("ended", "native", "native-says", "codes", "ras", "lists")
 class Phrase(NamedTuple):
     """A sentence of which it is known what it means: a section of the table, with one of its words."""
 
-    key: str
-    """The name of the section."""
+    key: str  # the name of the section
     cause: str
     weight: str
     word: str
     pattern: re.Pattern[str]
-    words: str
-    """What is said to the reader."""
+    words: str  # what is said to the reader
     do: str
     lines: int
 

@@ -76,13 +76,11 @@ def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Pan
 class _Drawn(NamedTuple):
     """What all pictures of a page share."""
 
-    first: int
-    """The time at the left edge."""
+    first: int  # the time at the left edge
     last: int
     moments: Mapping[int, Sequence[Recent]]
     suspects: Collection[int]
-    colours: Mapping[str, str]
-    """By group."""
+    colours: Mapping[str, str]  # by group
     job: Job
 
     def bars(self, rank: int) -> Iterator[tuple[Recent, str, float, float]]:

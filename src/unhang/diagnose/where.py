@@ -49,12 +49,9 @@ whatever its words.
 class Place(NamedTuple):
     """Some ranks that do the same, and the lines that say so."""
 
-    ranks: tuple[int, ...]
-    """Ascending."""
-    doing: str
-    """`waiting in all_reduce 12 of DATA_PARALLEL_GROUP_WITH_CP, [2] Float`, `in all_reduce, called by step`, ..."""
-    evidence: tuple[str, ...]
-    """Frames, entries or lines, with their file; a few of them."""
+    ranks: tuple[int, ...]  # ascending
+    doing: str  # such as `waiting in all_reduce 12 of default_pg, [2] Float` or `in all_reduce, called by step`
+    evidence: tuple[str, ...]  # frames, entries or lines, with their file; a few of them
 
 
 def merged(places: Iterable[Place]) -> tuple[Place, ...]:

@@ -27,12 +27,9 @@ HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
 class Who(NamedTuple):
     """Whom a rule names."""
 
-    rule: str
-    """What RULES call it; empty if no rule names anybody."""
-    why: Mapping[int, str]
-    """By rank, ascending."""
-    traceback: tuple[str, ...] = ()
-    """Of the first error, if a rank failed: where it is, and its frames, the outermost first."""
+    rule: str  # what RULES call it; empty if no rule names anybody
+    why: Mapping[int, str]  # by rank, ascending
+    traceback: tuple[str, ...] = ()  # where the first error of a rank is, and its frames, the outermost first
 
 
 def of(facts: Facts) -> Who:
