@@ -37,10 +37,7 @@ SHIMS = "unhang/prove/"
 class Answer(NamedTuple):
     """What is to be said of one fix."""
 
-    answer: str
-    """One of ANSWERS: the code here has the defect, and nothing else explains the hang; it has it, and something else
-    explains the hang first; no environment tells; or the code here does not have it.
-    """
+    answer: str  # one of ANSWERS, as docs/diagnose.md has them
     fix: str
     summary: str  # what happens in such a hang, in one sentence
     places: tuple[where.Place, ...] = ()  # where the ranks are that wait or failed there

@@ -345,10 +345,9 @@ class _Log:
         for numbers, frames, source in self.rolled:
             for number in numbers:
                 spied[number].append(Stack(stacks.MAIN, tuple(frames), None, source))
-        for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
+        for rank in sorted({*ranks, *spied, *self.exits}, key=lambda it: (it == stacks.NOBODY, it)):
             exits = (self.exits[rank],) if rank in self.exits else ()
             yield from _rank(rank, ranks[rank], spied[rank], exits)
-        yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
         unknown = [one for said in self.said.values() for one in said.stacks.unknown()]
         notes = [Statement("", words, source, weight=phrases.NOTE) for words, source in unknown]

@@ -76,8 +76,11 @@ def places(job: Job, errors: Mapping[int, Sequence[Message]]) -> tuple[Place, ..
 
 
 def issued(rank: Rank, operation: Operation) -> Place:
-    """Return that a rank waits in an operation."""
-    return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
+    """Return that a rank waits in an operation: with its entry, and its frames, else with those of its stack."""
+    lines = tuple(filter(None, [operation.source])) + (in_stack(rank).evidence if rank.stacks else ())
+    if operation.frames:
+        lines = (f"{operation.source}: {path(_shown(operation.frames))}",)
+    return Place((rank.rank,), f"waiting in {_named(operation)}", lines)
 
 
 def elsewhere(rank: Rank) -> Place:
@@ -176,14 +179,6 @@ def _is_on_cpu(rank: Rank, stack: Stack) -> bool:
     """Return whether a thread uses a CPU: by what it has used between two stacks, else by py-spy, at the last one."""
     is_measured = rank.cpu is not None and stack.thread == MAIN
     return (rank.cpu or 0.0) >= _BUSY if is_measured else stack.idle is False
-
-
-def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
-    """Return the entry of an operation, with its frames, else with those of the rank's stack."""
-    if operation.frames:
-        return (f"{operation.source}: {path(_shown(operation.frames))}",)
-    own = (operation.source,) if operation.source else ()
-    return (*own, *in_stack(rank).evidence) if rank.stacks else own
 
 
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
