@@ -203,7 +203,3 @@ class Job(NamedTuple):
         ranks = [number for number in numbers if number >= 0]
         shown = [*told[:_MOST], *([f"and {len(told) - _MOST} more"] if len(told) > _MOST else [])]
         return ", ".join([*([spoken(ranks)] if ranks else []), *shown])
-
-    def group(self, name: str) -> Group:
-        """Return a group by its name, also one that no dump lists."""
-        return self.groups.get(name) or Group(name, "")

@@ -256,7 +256,10 @@ class _Shown:
         hang, meetings, ranks = self.hang, self._meetings, self._ranks
         if hang.types:
             types = {it for one in meetings for issued in one.operations.values() for it in issued.dtypes or ()}
-            return not types <= {*hang.types} or any(self._is_turned(one) for one in meetings) or self._agree("dtype")
+            # the source of a broadcast, its group's first rank, has the first of these
+            sources = [one.operations.get(one.group.members[0]) for one in meetings if one.group.members]
+            sent = {it.dtypes[0] for it in sources if it and it.kind == "broadcast" and it.dtypes}
+            return not types <= {*hang.types} or not sent <= {hang.types[0]} or self._agree("dtype")
         if hang.differ in ("size", "order"):
             if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
                 return True
@@ -275,12 +278,6 @@ class _Shown:
         return hang.peers is not None and any(
             not any(self._paths.has(it, hang.peers) for it in _frames(rank)) for rank in waiting
         )
-
-    def _is_turned(self, meeting: Meeting) -> bool:
-        """Return whether the source of a broadcast, its group's first rank, has the type that the receivers have."""
-        one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
-        types = (one.dtypes or ()) if one is not None and one.kind == "broadcast" else ()
-        return types[:1] not in ((), self.hang.types[:1])
 
     def _agree(self, wanted: str) -> bool:
         """Return whether ranks agree where they must differ; where some have not come, they need not."""

@@ -132,35 +132,30 @@ def heads(job: Job, found: Ends) -> dict[int, Head]:
     return made
 
 
-def _is_in(head: Head | None, other: Operation) -> bool:
-    """Return whether a send or receive of a rank is among what its device is to do first, as far as that is known."""
-    return head is not None and head.operations[0].kind in PAIRED and _key(head.operations[0]) == _key(other)
-
-
 def _key(operation: Operation) -> tuple[str, int | None]:
     return operation.group.name, operation.sequence
 
 
 def meet(job: Job, own: Mapping[int, Head]) -> dict[int, tuple[frozenset[int], frozenset[int]]]:
     """Return by rank whom its first operation waits for, and who has come to it and is to do it first, too."""
+    firsts = {number: head.operations[0] for number, head in own.items()}
+    paired = {number: _key(one) for number, one in firsts.items() if one.kind in PAIRED}
     at: dict[object, set[int]] = defaultdict(set)
-    for number, head in own.items():
-        at[_place(head)].add(number)
+    for number, first in firsts.items():
+        at[(*_key(first), first.kind)].add(number)
     made: dict[object, tuple[frozenset[int], frozenset[int]]] = {}
     found = {}
-    for number, head in own.items():
-        place = _place(head)
-        if head.operations[0].kind in PAIRED:
-            ends = [end for _, end in head.pairs]
-            met = {
-                end.rank for end in ends if end.operation and end.rank in own and _is_in(own[end.rank], end.operation)
-            }
+    for number, first in firsts.items():
+        place = *_key(first), first.kind
+        if number in paired:
+            ends = [end for _, end in own[number].pairs]
+            met = {end.rank for end in ends if end.operation and paired.get(end.rank) == _key(end.operation)}
             missing = {end.rank for end in ends if end.lacks or (end.operation and end.rank not in met)}
             found[number] = frozenset(missing), frozenset(met)
             continue
         if place not in made:
-            members = frozenset(head.operations[0].group.members)
-            past = {it for it in members - at[place] if it in job.ranks and _is_past(job.ranks[it], head.operations[0])}
+            members = frozenset(first.group.members)
+            past = {it for it in members - at[place] if it in job.ranks and _is_past(job.ranks[it], first)}
             made[place] = members - at[place] - past, members & at[place]
         found[number] = made[place]
     return found
@@ -173,10 +168,6 @@ def _is_past(rank: Rank, collective: Operation) -> bool:
     # one that it has issued as well is not done, whatever it has issued since
     is_due = any(not one.done and one.sequence == collective.sequence for one in own if one.kind not in PAIRED)
     return not is_due and max(ends, default=0) > (collective.sequence or 0)
-
-
-def _place(head: Head) -> object:
-    return *_key(head.operations[0]), head.operations[0].kind
 
 
 def sinks(edges: _Edges) -> Iterator[frozenset[int]]:

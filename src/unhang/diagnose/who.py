@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from unhang.diagnose import collectives, statements, where
 from unhang.diagnose.collectives import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation
+from unhang.diagnose.evidence import Count, Group, Message, Operation
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.pairs import PAIRED, unlike
 
@@ -99,7 +99,8 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
 
 
 def _done(facts: Facts, group: str, number: int) -> str:
-    return f"completed {facts.counts[group][number].completed} of {where.label(facts.job.group(group))}"
+    label = where.label(facts.job.groups.get(group) or Group(group, ""))
+    return f"completed {facts.counts[group][number].completed} of {label}"
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
