@@ -142,7 +142,8 @@ def meet(job: Job, own: Mapping[int, Head]) -> dict[int, tuple[frozenset[int], f
     paired = {number: _key(one) for number, one in firsts.items() if one.kind in PAIRED}
     at: dict[object, set[int]] = defaultdict(set)
     for number, first in firsts.items():
-        at[(*_key(first), first.kind)].add(number)
+        place = *_key(first), first.kind
+        at[place].add(number)
     made: dict[object, tuple[frozenset[int], frozenset[int]]] = {}
     found = {}
     for number, first in firsts.items():
