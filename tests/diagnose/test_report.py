@@ -235,7 +235,7 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "question": None,
                 "command": "unhang apply --target /site --fix mtp-cp-deadlock",
                 "standings": [NEEDED._asdict()],
-            },
+            }
         ],
     }
     assert json.loads(report.document(made()._replace(environment=None)))["environment"] is None

@@ -500,10 +500,7 @@ def test_the_watchdogs_lines_tell_whose_device_is_behind() -> None:
 def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_move() -> None:
     first, second, third = STACKS
     seen = facts.of(job([first, second._replace(process="stopped"), Rank(-1, process="gone")]))
-    assert [why.split(":")[0] for why in who.of(seen).why.values()] == [
-        "its process is stopped",
-        "its process is gone",
-    ]
+    assert [why.split(":")[0] for why in who.of(seen).why.values()] == ["its process is stopped", "its process is gone"]
     assert [*who.of(seen).why] == [1, 2]
     moving = third._replace(stacks=tuple(one._replace(moved=True) for one in third.stacks))
     late = rank(at=(READ,), recorded=False)

@@ -343,10 +343,7 @@ FOREIGN = {
     "wrong-sizes-in-pipeline": Job(wrong_sizes_in_pipeline, (0,)),
     "wrong-type": Job(wrong_type, (3,)),
 }
-HEALTHY = {
-    "healthy": Job(healthy),
-    "in-training": Job(in_training),
-}
+HEALTHY = {"healthy": Job(healthy), "in-training": Job(in_training)}
 TWINS = {"same-as-mean-metric": Job(same_as_mean_metric, (0,))}
 """Told from a fix's hang by their frames alone."""
 JOBS = {**FOREIGN, **HEALTHY, **TWINS}
