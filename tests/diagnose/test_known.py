@@ -149,18 +149,21 @@ def test_the_line_tells_which_of_several_classes_it_is(
     assert needed.words(answers).get("allgather-empty-expert") == wanted
 
 
-@pytest.mark.parametrize("verdict", ["applied", "fixed-upstream", "not-affected"])
-def test_code_that_lacks_the_defect_is_never_known(verdict: str) -> None:
-    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict=verdict) for one in needed.NEEDED["mtp-cp-deadlock"])}
+@pytest.mark.parametrize(
+    ("of_all", "answer"),
+    [
+        *(({"verdict": verdict}, "not-here") for verdict in ("applied", "fixed-upstream", "not-affected")),
+        ({"verdict": "drifted"}, "possible"),
+        ({"strikes": "strikes"}, "known"),
+        ({"strikes": "unknown"}, "known"),
+        ({"strikes": "cannot-strike"}, "possible"),
+    ],
+)
+def test_the_verdict_here_and_the_settings_of_the_job_decide(of_all: dict[str, str], answer: str) -> None:
+    stands = {"mtp-cp-deadlock": tuple(one._replace(**of_all) for one in needed.NEEDED["mtp-cp-deadlock"])}
     (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-    assert (found.fix, found.answer) == ("mtp-cp-deadlock", "not-here")
-
-
-def test_a_defect_that_cannot_strike_the_job_by_its_settings_is_only_possible() -> None:
-    for word, answer in (("strikes", "known"), ("unknown", "known"), ("cannot-strike", "possible")):
-        stands = {"mtp-cp-deadlock": tuple(one._replace(strikes=word) for one in needed.NEEDED["mtp-cp-deadlock"])}
-        (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-        assert (found.fix, found.answer) == ("mtp-cp-deadlock", answer)
+    assert (found.fix, found.answer) == ("mtp-cp-deadlock", answer)
+    assert found.question.endswith("?") is (answer == "possible")
 
 
 def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
@@ -169,12 +172,6 @@ def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
     other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
     (found,) = known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
     assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
-
-
-def test_an_unknown_shape_leaves_it_open() -> None:
-    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict="drifted") for one in needed.NEEDED["mtp-cp-deadlock"])}
-    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-    assert (found.answer, found.question[-1]) == ("possible", "?")
 
 
 FUNCTIONS = """\
