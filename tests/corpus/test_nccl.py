@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from corpus import nccl
-from corpus.test_corpus import Found, found
+from corpus.test_corpus import Found, found, told
 from support import needed
-from unhang.diagnose import intake, known
+from unhang.diagnose import known
 from unhang.diagnose.evidence import Frame
 from unhang.diagnose.fixes import Place
-from unhang.diagnose.job import Told
 from unhang.shapes import catalog
 
 TRUTHS = nccl.read()[1]
@@ -42,21 +41,10 @@ def packed() -> dict[str, bytes]:
     return nccl.read()[0]
 
 
-def told(name: str, folder: Path) -> dict[str, list[Told]]:
-    """Return what the files of each kind of a recording's evidence say, and of ``all``."""
-    kinds: dict[str, list[Told]] = {}
-    for path, data in packed().items():
-        if path.startswith(f"{name}/"):
-            file = folder / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-            kinds.setdefault(path.split("/")[1], []).append(intake.told_by(str(file)))
-    return {**kinds, "all": [one for several in kinds.values() for one in several]}
-
-
 def diagnoses(name: str, folder: Path) -> dict[str, Found]:
     """Return what is said of each kind of a recording's evidence, and of ``all``."""
-    return {kind: found(several, lines) for kind, several in told(name, folder).items()}
+    own = {path: data for path, data in packed().items() if path.startswith(f"{name}/")}
+    return {kind: found(several, lines) for kind, several in told(own, folder).items()}
 
 
 @pytest.mark.parametrize("name", FIXES)

@@ -316,34 +316,19 @@ def same_as_mean_metric(rank: int) -> None:
     _reduce(2, dtype="float64" if rank == 0 else "float32")
 
 
-FOREIGN = {
-    "all-compile": Job(all_compile),
-    "all-wait": Job(all_wait),
-    "checkpoint": Job(checkpoint, (0,)),
-    "cold-compile": Job(cold_compile, (0,)),
-    "crashed-rank": Job(crashed_rank, (1,)),
-    "early-exit": Job(early_exit, (3,)),
-    "first-use-skipped": Job(first_use_skipped, (1,)),
-    "host-wait": Job(host_wait, (1,)),
-    "killed-rank": Job(killed_rank, (2,)),
-    "lock-held": Job(lock_held, (2,)),
-    "missing-send": Job(missing_send, (0,)),
-    "out-of-memory": Job(out_of_memory, (3,)),
-    "skipped-broadcast": Job(skipped_broadcast, (2, 3)),
-    "skipped-group": Job(skipped_group, (3,)),
-    "skipped-rank": Job(skipped_rank, (2,)),
-    "slow-rank": Job(slow_rank, (3,)),
-    "two-collectives": Job(two_collectives, (0,)),
-    "two-orders": Job(two_orders, (0, 1, 2, 3)),
-    "two-sources": Job(two_sources),
-    "uneven-loader": Job(uneven_loader, (0,)),
-    "uneven-loader-sharded": Job(uneven_loader_sharded, (0,)),
-    "wrong-sizes": Job(wrong_sizes, (0,)),
-    "wrong-sizes-in-broadcast": Job(wrong_sizes_in_broadcast, (0,)),
-    "wrong-sizes-in-pipeline": Job(wrong_sizes_in_pipeline, (0,)),
-    "wrong-type": Job(wrong_type, (3,)),
+_BY_CULPRITS: dict[tuple[int, ...], Sequence[Callable[[int], object]]] = {
+    (): (all_compile, all_wait, healthy, in_training, two_sources),
+    (0,): (
+        checkpoint, cold_compile, missing_send, same_as_mean_metric, two_collectives, uneven_loader,
+        uneven_loader_sharded, wrong_sizes, wrong_sizes_in_broadcast, wrong_sizes_in_pipeline,
+    ),
+    (1,): (crashed_rank, first_use_skipped, host_wait),
+    (2,): (killed_rank, lock_held, skipped_rank),
+    (3,): (early_exit, out_of_memory, skipped_group, slow_rank, wrong_type),
+    (2, 3): (skipped_broadcast,),
+    (0, 1, 2, 3): (two_orders,),
+}  # fmt: skip
+JOBS = {
+    body.__name__.replace("_", "-"): Job(body, culprits) for culprits, bodies in _BY_CULPRITS.items() for body in bodies
 }
-HEALTHY = {"healthy": Job(healthy), "in-training": Job(in_training)}
-TWINS = {"same-as-mean-metric": Job(same_as_mean_metric, (0,))}
-"""Told from a fix's hang by their frames alone."""
-JOBS = {**FOREIGN, **HEALTHY, **TWINS}
+"""By name; in order of their culprits."""
