@@ -191,16 +191,11 @@ class Hang(NamedTuple):
     how: str
     steps: tuple[Step, ...]
     style: Style = Style()
-    culprits: tuple[int, ...] | None = None
-    """None if they are ``ranks``."""
-    more: Mapping[str, Step] = {}
-    """Phases in place of the layout's, for all ranks."""
-    step: int = 2
-    """The step in which it goes wrong; the first is 0."""
-    beside: Mapping[int, tuple[Step, ...]] = {}
-    """What other ranks do instead of the phase, as they should."""
-    fix: str = ""
-    """The fix whose defect it is; mostly none."""
+    culprits: tuple[int, ...] | None = None  # None if they are ``ranks``
+    more: Mapping[str, Step] = {}  # phases in place of the layout's, for all ranks
+    step: int = 2  # the step in which it goes wrong; the first is 0
+    beside: Mapping[int, tuple[Step, ...]] = {}  # what other ranks do instead of the phase, as they should
+    fix: str = ""  # the fix whose defect it is; mostly none
 
     def world(self) -> int:
         return LAYOUTS[self.layout].world

@@ -38,17 +38,12 @@ class Style(NamedTuple):
     frames: bool = True
     active: bool = False
     as_json: bool = False
-    timed: bool = False
-    """Whether the recorder tells what a device has begun."""
+    timed: bool = False  # whether the recorder tells what a device has begun
     prefix: str = ""
-    at: int = 9
-    """The hour."""
-    at_exit: bool = False
-    """Whether a rank that fails writes its dump."""
-    kept: int = 12
-    """So many entries of each rank."""
-    logged: int = 1 << 30
-    """The logs of so many ranks are at hand, as of one node."""
+    at: int = 9  # the hour
+    at_exit: bool = False  # whether a rank that fails writes its dump
+    kept: int = 12  # so many entries of each rank
+    logged: int = 1 << 30  # the logs of so many ranks are at hand, as of one node
 
 
 def torch(kind: str) -> Stack:

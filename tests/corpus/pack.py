@@ -35,10 +35,8 @@ class Truth(NamedTuple):
     what: str
     culprits: tuple[int, ...]
     """Empty where no rank is to be named: all of them do the same, or what is wrong no file can show."""
-    fix: str = ""
-    """The fix whose defect it is; mostly none."""
-    recorded: bool = False
-    """Whether real ranks of gloo left its evidence."""
+    fix: str = ""  # the fix whose defect it is; mostly none
+    recorded: bool = False  # whether real ranks of gloo left its evidence
 
 
 def main(folder: str = "") -> int:

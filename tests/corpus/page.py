@@ -1,9 +1,9 @@
-"""Write the tables of NCCL's recordings and of the corpus into docs/maintainers/diagnose-evidence.md.
+"""Write the tables of public reports, NCCL's recordings and the corpus into docs/maintainers/diagnose-evidence.md.
 
 PYTHONPATH=tests python -m corpus.page docs/maintainers/diagnose-evidence.md [CLONE]
 
 The corpus's, which has what other tools say of its dumps, needs torch, for torchfrtrace, and ``UNHANG_NVRX_CLONE``;
-without that, the first one alone is written. CLONE is a work tree of it, whose attribution is run.
+without that, the first two are written. CLONE is a work tree of it, whose attribution is run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from corpus import nccl, nvrx, pack, test_nccl
+from corpus import nccl, nvrx, pack, public, test_nccl
 from corpus.test_corpus import Found, diagnoses, found
 from support import needed, pages
 from unhang.diagnose import intake
@@ -36,9 +36,11 @@ def main(arguments: Sequence[str]) -> int:
     if clone:
         sys.path.insert(0, str(Path(clone[0], "src")))
     with tempfile.TemporaryDirectory() as folder:
-        pages.fill(Path(page), START.format("nccl"), END.format("nccl"), _of_nccl(Path(folder)))
+        made = {"public": public.table(public.scored(public.HERE)), "nccl": _of_nccl(Path(folder))}
         if nvrx.CLONE:
-            pages.fill(Path(page), START.format("corpus"), END.format("corpus"), _tables(Path(folder)))
+            made["corpus"] = _tables(Path(folder))
+    for name, text in made.items():
+        pages.fill(Path(page), START.format(name), END.format(name), text)
     return 0
 
 

@@ -233,6 +233,9 @@ def test_who_was_killed_is_told_by_torchrun_and_who_was_stopped_is_not() -> None
     }
 
 
+RAY_ENDED = "The actor is dead because its worker process has died. Worker exit type:"
+
+
 @pytest.mark.parametrize(
     ("line", "kept"),
     [
@@ -249,6 +252,8 @@ def test_who_was_killed_is_told_by_torchrun_and_who_was_stopped_is_not() -> None
         ("train.sh: line 9: 4242 Segmentation fault      (core dumped) python train.py", True),
         ("[node1:1234 :0:1234] Caught signal 7 (Bus error: nonexistent physical address)", True),
         ("\t     [0, 1] finished collective #3, but didn't join collective #4 (count from 1)", True),
+        (f"{RAY_ENDED} NODE_OUT_OF_MEMORY Worker exit", True),
+        (f"{RAY_ENDED} INTENDED_USER_EXIT Worker exit", False),
         ("errors: 0, val_error=0.25", False),
         ("FutureWarning: this will be an Error: soon", False),
         ("Error: Failed to find python version from target process", False),
@@ -277,12 +282,6 @@ def test_a_time_that_does_not_stand_right_above_an_error_tells_nothing(lines: li
     whole = [*lines, '[rank3]:   File "/a/train.py", line 12, in main', "[rank3]: ValueError: no"]
     ((message,),) = (told.messages for told in read("\n".join(whole)).values() if told.rank == 3)
     assert message.at == (None if hour is None else ((11 * 31 + 22) * 24 + hour) * 3600)
-
-
-def test_an_actor_that_ray_killed_for_its_memory_is_a_line_of_its_own() -> None:
-    lines = ["The actor is dead because its worker process has died. Worker exit type: NODE_OUT_OF_MEMORY Worker exit"]
-    assert [one.text for one in read(lines[0])[NOBODY].messages] == lines
-    assert NOBODY not in read(lines[0].replace("NODE_OUT_OF_MEMORY", "INTENDED_USER_EXIT"))
 
 
 def test_numbers_do_not_make_a_message_another_and_few_are_kept() -> None:

@@ -19,8 +19,7 @@ class Job(NamedTuple):
     """A job that is no fix's."""
 
     body: Callable[[int], object]
-    culprits: tuple[int, ...] = ()
-    """The ranks to suspect."""
+    culprits: tuple[int, ...] = ()  # the ranks to suspect
     world: int = 4
 
 
