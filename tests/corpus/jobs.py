@@ -22,11 +22,9 @@ SCHEDULE: Stack = (
 DISPATCH: Stack = (MOE + "token_dispatcher.py::MoEAlltoAllTokenDispatcher.token_combine", *SCHEDULE)
 GATHER: Stack = (MOE + "token_dispatcher.py::MoEAllGatherTokenDispatcher.token_combine", *SCHEDULE)
 TRACK: Stack = (
-    MOE + "moe_utils.py::reduce_aux_losses_tracker_across_ranks",
-    MOE + "moe_utils.py::track_moe_metrics",
-    "megatron/training/training.py::training_log",
-    *SCHEDULE[2:],
-)
+    MOE + "moe_utils.py::reduce_aux_losses_tracker_across_ranks", MOE + "moe_utils.py::track_moe_metrics",
+    "megatron/training/training.py::training_log", *SCHEDULE[2:],
+)  # fmt: skip
 BATCH: Stack = ("megatron/training/utils.py::get_batch_on_this_tp_rank", "pretrain_gpt.py::get_batch", *SCHEDULE)
 UPDATE: Stack = (
     "verl/workers/actor/dp_actor.py::DataParallelPPOActor._forward_micro_batch",
@@ -34,11 +32,9 @@ UPDATE: Stack = (
     "verl/workers/fsdp_workers.py::ActorRolloutRefWorker.update_actor",
 )
 METRIC: Stack = (
-    "swift/metrics/utils.py::MeanMetric.compute",
-    "swift/trainers/mixin.py::SwiftMixin._log",
-    "transformers/trainer.py::Trainer.train",
-    "train.py::<module>",
-)
+    "swift/metrics/utils.py::MeanMetric.compute", "swift/trainers/mixin.py::SwiftMixin._log",
+    "transformers/trainer.py::Trainer.train", "train.py::<module>",
+)  # fmt: skip
 MTP: Stack = (
     "megatron/core/transformer/multi_token_prediction.py::MTPLossLoggingHelper.reduce_loss_in_tracker",
     "verl/utils/megatron_utils.py::get_megatron_mtp_loss",
@@ -51,15 +47,13 @@ LOAD: Stack = (
 _INFER = "swift/pipelines/infer/infer.py::"
 CALC: Stack = (METRIC[0], *(_INFER + name for name in ("SwiftInfer._calc_metric", "SwiftInfer.run", "infer_main")))
 SAVE: Stack = (
-    "swift/megatron/init.py::_patch_mcore_bridge.save_weights",
-    "swift/megatron/trainers/base.py::save_checkpoint",
+    "swift/megatron/init.py::_patch_mcore_bridge.save_weights", "swift/megatron/trainers/base.py::save_checkpoint",
     "train.py::<module>",
-)
+)  # fmt: skip
 SAFE: Stack = ("swift/utils/torch_utils.py::safe_ddp_context", "contextlib.py::__exit__", *SAVE)
 SYNC_GRADS: Stack = (
-    "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync",
-    *SCHEDULE,
-)
+    "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync", *SCHEDULE,
+)  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -240,15 +234,13 @@ _LOCK = ("filelock/_api.py::acquire", "datasets/builder.py::download_and_prepare
 _SAVE = ("torch/serialization.py::_save", "torch/serialization.py::save", "checkpoint.py::save")
 _DCP = (
     "torch/distributed/checkpoint/filesystem.py::_write_files_from_queue",
-    "torch/distributed/checkpoint/state_dict_saver.py::save",
-    "checkpoint.py::save",
-)
+    "torch/distributed/checkpoint/state_dict_saver.py::save", "checkpoint.py::save",
+)  # fmt: skip
 _INDUCTOR = ("subprocess.py::wait", "torch/_inductor/codecache.py::compile", "torch/_dynamo/eval_frame.py::_fn")
 _BATON = (
-    "torch/utils/file_baton.py::wait",
-    "torch/utils/cpp_extension.py::_jit_compile",
+    "torch/utils/file_baton.py::wait", "torch/utils/cpp_extension.py::_jit_compile",
     "torch/utils/cpp_extension.py::load",
-)
+)  # fmt: skip
 _HTTP = ("ssl.py::read", "urllib3/connection.py::getresponse", "wandb/sdk/lib/retry.py::__call__", "log.py::send")
 
 _PLAIN = Style()
@@ -437,17 +429,14 @@ _NO_TOKEN = _COMBINES._replace(sizes=(0, 512))
 _LINEAR = "megatron/core/tensor_parallel/layers.py::LinearWithGradAccumulationAndAsyncCommunication.backward"
 _OF_TP = issue(TP, "all_reduce", 4096, 512, at=(_LINEAR, BACKWARD, *SCHEDULE[1:]), waits=True)
 _AVERAGE: Stack = (
-    "megatron/training/utils.py::average_losses_across_data_parallel_group",
-    "pretrain_gpt.py::loss_func",
-    *SCHEDULE,
-)
+    "megatron/training/utils.py::average_losses_across_data_parallel_group", "pretrain_gpt.py::loss_func", *SCHEDULE,
+)  # fmt: skip
 _SAFE = issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)
 _REDUCES = issue(ETP, "_reduce_scatter_base", 4096, 512, at=GATHER, waits=True)
 _OF_ACTOR: Stack = (
     "torch/nn/utils/clip_grad.py::_get_total_norm",
-    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step",
-    *UPDATE[1:],
-)
+    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step", *UPDATE[1:],
+)  # fmt: skip
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),

@@ -335,15 +335,6 @@ def logged(*lines: str) -> Told:
     return Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
 
 
-@pytest.mark.parametrize(
-    ("behind", "why"), [(2, "completed 1 of default_pg, its peers 2: its device is stuck"), (3, "")]
-)
-def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, why: str) -> None:
-    """The log says nothing else."""
-    whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
-    assert who.of(facts.of(whole)).why == ({2: why} if why else {})
-
-
 SIGNAL = (
     "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump "
     "signal due to a collective timeout from this rank and we will try our best to dump the debug info. "
@@ -353,26 +344,38 @@ STUCK = (
     "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1345] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
     "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
 )
+STATUS = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) Rank {0}] "
+    "failure detected by watchdog at work sequence id: {2} PG status: last enqueued work: 44, last completed work: {1}"
+)
+THREE = [WATCHDOG.format(number, 3) for number in (0, 1, 3)]
 BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("lines", "why"),
     [
+        ([*THREE, WATCHDOG.format(2, 3)], {}),
+        ([*THREE, WATCHDOG.format(2, 2)], {2: "completed 1 of default_pg, its peers 2: its device is stuck"}),
         (
-            SIGNAL.format(2, 2),
-            "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the first call "
-            "of another group, which its stack alone tells",
+            [*THREE, SIGNAL.format(2, 2)],
+            {
+                2: "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the "
+                "first call of another group, which its stack alone tells"
+            },
         ),
         (
-            STUCK.format(2),
-            "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",
+            [*THREE, STUCK.format(2)],
+            {2: "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held"},
+        ),
+        (
+            [STATUS.format(number, done, done + 1) for number, done in enumerate((40, 42, 42))],
+            {0: "completed 40 of TENSOR_MODEL_PARALLEL_GROUP, its peers 42: its device is stuck"},
         ),
     ],
 )
-def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None:
-    whole = merged([logged(*(WATCHDOG.format(number, 3) for number in (0, 1, 3)), line)])
-    assert who.of(facts.of(whole)).why == {2: why}
+def test_the_watchdogs_lines_alone_tell_who_is_behind(lines: list[str], why: dict[int, str]) -> None:
+    assert who.of(facts.of(merged([logged(*lines)]))).why == why
 
 
 def test_whom_a_monitored_barrier_names_stays_named_beside_dumps_that_have_none() -> None:
@@ -438,18 +441,6 @@ def test_an_error_comes_with_its_traceback() -> None:
         "  /job/train.py:7 in step",
         "  /opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:7 in all_reduce",
     )
-
-
-def test_the_watchdogs_lines_tell_whose_device_is_behind() -> None:
-    lines = [
-        f"[rank{rank}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) "
-        f"Rank {rank}] failure detected by watchdog at work sequence id: {done + 1} PG status: last enqueued work: 44, "
-        f"last completed work: {done}"
-        for rank, done in enumerate((40, 42, 42))
-    ]
-    told = Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
-    found = who.of(facts.of(merged([told])))
-    assert (found.rule, [*found.why]) == ("device", [0])
 
 
 def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_move() -> None:

@@ -99,7 +99,7 @@ class Standing(NamedTuple):
     hint: str
     shape: str | None = None
     code: str | None = None
-    strikes: str | None = None  # none if nothing was said of a job
+    strikes: str | None = None  # None if nothing was said of a job
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:

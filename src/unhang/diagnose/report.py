@@ -51,7 +51,7 @@ class Report(NamedTuple):
 
     diagnosis: Diagnosis
     answers: tuple[Answer, ...]  # the best first; none where no rank waits or fails in a function of a fix
-    environment: Environment | None  # none if there are no answers, or the environment could not be looked at
+    environment: Environment | None  # None if there are no answers, or the environment could not be looked at
     standings: Mapping[str, tuple[Standing, ...]]  # by fix, for those of the answers
     request: Request
 
