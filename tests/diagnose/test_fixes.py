@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from support import cli, fixes, wheels
 from unhang.diagnose import fixes as signed
-from unhang.diagnose.fixes import Place, Standing, cure, standings, upstreams
+from unhang.diagnose.fixes import Place, Standing, cure, standings
 from unhang.job import read
 from unhang.records import Request
 from unhang.shapes import catalog
@@ -149,5 +149,4 @@ def test_an_unknown_shape_has_the_hint_that_check_gives(site: Path) -> None:
 
 def test_an_environment_without_the_upstream_has_no_standing(tmp_path: Path) -> None:
     assert found(tmp_path, WARMUP) == ()
-    assert upstreams(WARMUP) == "megatron-core or ms-swift"
     assert cure(WARMUP, Request(python="/a b")) == f"unhang apply --python '/a b' --fix {WARMUP}"

@@ -129,11 +129,6 @@ def is_curable(found: Sequence[Standing]) -> bool:
     return not found or any(one.code != NO_REWRITE for one in found)
 
 
-def upstreams(fix: str) -> str:
-    """Return the names of the upstreams that have a target of a fix."""
-    return " or ".join(dict.fromkeys(target.upstream for target in catalog.fix(fix).targets))
-
-
 def _hint(finding: Finding, digest: str, request: Request) -> str:
     fix, verdict = finding.target.fix, finding.verdict.verdict
     if finding.verdict.to_rewrite:

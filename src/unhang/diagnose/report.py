@@ -254,7 +254,8 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        none = f"there is no {fixes.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
+        none = f"there is no {names} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {fix.manifest['signature']['setting']}."

@@ -278,12 +278,6 @@ def have_peers(job: Job) -> bool:
     return any(not _PAIRED.isdisjoint(collectives(rank)) for rank in job.ranks.values())
 
 
-def is_whole(rank: Rank) -> bool:
-    """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
-    stack = main(rank)
-    return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
-
-
 def alike(frame: Frame) -> tuple[str, str, int]:
     """Return what a frame shares with that of another rank: py-spy cuts paths, and sources leave out classes."""
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line

@@ -272,7 +272,9 @@ def _only_one(facts: Facts) -> dict[int, str]:
     (number, rank), *others = facts.job.ranks.items() or [(0, None)]
     if others or rank is None or not rank.stacks or facts.job.statements or where.is_idle(rank) or where.is_done(rank):
         return {}
-    is_held = where.waits_on_host(rank) and where.is_whole(rank) and not facts.calls[number]
+    stack = where.main(rank)  # which is whole if it goes back to its script, or py-spy calls it so
+    is_whole = stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
+    is_held = where.waits_on_host(rank) and is_whole and not facts.calls[number]
     return {number: f"it waits for no other rank: it is {where.in_stack(rank).doing}"} if is_held else {}
 
 
