@@ -60,24 +60,17 @@ def test_the_best_dump_of_a_rank_counts(better: Dump, worse: Dump) -> None:
     for names in (["a", "b"], ["b", "a"]):
         job = merged([Told(names[0], (better,)), Told(names[1], (worse,))])
         assert job.ranks[1].waiting == better.rank.waiting
-        assert [(one.file, one.why.partition(" ")[0], one.partly) for one in job.unread] == [
-            (names[1], names[0], False)
-        ]
+        left = [(one.file, one.why.partition(" ")[0], one.partly) for one in job.unread]
+        assert left == [(names[1], names[0], False)]
 
 
 def test_a_part_without_a_rank_is_asked_for() -> None:
     operation = waits(-1)
-    job = merged(
-        [
-            Told("a", (dumped(-1),)),
-            Told("b", parts=(Rank(-1, messages=(Message("m", "l"),)), Rank(-1))),
-            Told("c_2", parts=(Rank(-1, waiting=operation),), named=2),
-        ]
-    )
-    assert job.unranked == ("a", "b")
-    assert job.strangers == (Message("m", "l"),)
-    assert list(job.ranks) == [2]
-    assert job.ranks[2].waiting[0].rank == 2
+    nameless = Told("b", parts=(Rank(-1, messages=(Message("m", "l"),)), Rank(-1)))
+    named = Told("c_2", parts=(Rank(-1, waiting=operation),), named=2)
+    job = merged([Told("a", (dumped(-1),)), nameless, named])
+    assert (job.unranked, job.strangers) == (("a", "b"), (Message("m", "l"),))
+    assert [(number, one.waiting[0].rank) for number, one in job.ranks.items()] == [(2, 2)]
 
 
 def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
@@ -146,11 +139,8 @@ def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
         return Told(file, parts=(Rank(-1, stacks=(Stack("MainThread", (), True, file),)),), named=rank)
 
     job = merged([spied("a/rank_0", 0), spied("b/rank_0", 0), spied("b/rank_1", 1), spied("c/rank_2", 2)])
-    assert [stack.source for rank in job.ranks.values() for stack in rank.stacks] == [
-        "b/rank_0",
-        "b/rank_1",
-        "c/rank_2",
-    ]
+    read = [stack.source for rank in job.ranks.values() for stack in rank.stacks]
+    assert read == ["b/rank_0", "b/rank_1", "c/rank_2"]
     assert [one.file for one in job.unread] == ["a/rank_0"]
 
 

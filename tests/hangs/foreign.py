@@ -29,24 +29,24 @@ def _ones(*sizes: int, dtype: str = "float32") -> Any:
     return torch.ones(*sizes, dtype=getattr(torch, dtype))
 
 
-def _reduce(*sizes: int, group: Any = None, dtype: str = "float32") -> None:
-    import torch.distributed as dist
+def _dist() -> Any:
+    import torch.distributed
 
-    dist.all_reduce(_ones(*sizes, dtype=dtype), group=group)
+    return torch.distributed
+
+
+def _reduce(*sizes: int, group: Any = None, dtype: str = "float32") -> None:
+    _dist().all_reduce(_ones(*sizes, dtype=dtype), group=group)
 
 
 def _barrier() -> None:
-    import torch.distributed as dist
-
-    dist.barrier()
+    _dist().barrier()
 
 
 def _group(description: str, *parts: Sequence[int]) -> Any:
     """Make a group of each of these ranks; return the own one."""
-    import torch.distributed as dist
-
-    made = [dist.new_group(list(part), group_desc=description) for part in parts]
-    return next((group for group, part in zip(made, parts) if dist.get_rank() in part), None)
+    made = [_dist().new_group(list(part), group_desc=description) for part in parts]
+    return next((group for group, part in zip(made, parts) if _dist().get_rank() in part), None)
 
 
 def _train(steps: int, group: Any = None) -> None:
@@ -110,13 +110,11 @@ def crashed_rank(rank: int) -> None:
 def out_of_memory(rank: int) -> None:
     """One rank has no memory for its tokens, and its peers wait to combine theirs."""
     group = _group("EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", range(4))
-    import torch.distributed as dist
-
     gathered = _ones(4 * 4, 8)
-    dist.all_gather_into_tensor(gathered, _ones(4, 8), group=group)
+    _dist().all_gather_into_tensor(gathered, _ones(4, 8), group=group)
     if rank == 3:
         raise RuntimeError("CUDA out of memory. Tried to allocate 1.50 GiB.")
-    dist.reduce_scatter_tensor(_ones(4, 8), gathered, group=group)
+    _dist().reduce_scatter_tensor(_ones(4, 8), gathered, group=group)
 
 
 def killed_rank(rank: int) -> None:
@@ -180,29 +178,23 @@ def wrong_type(rank: int) -> None:
 
 def wrong_sizes_in_broadcast(rank: int) -> None:
     """The ranks hold tables of different sizes."""
-    import torch.distributed as dist
-
     _train(1)
-    dist.broadcast(_ones(8 if rank == 0 else 6), src=0)
+    _dist().broadcast(_ones(8 if rank == 0 else 6), src=0)
 
 
 def two_collectives(rank: int) -> None:
     """One rank broadcasts what the others reduce."""
-    import torch.distributed as dist
-
     _train(2)
     if rank == 0:
-        dist.broadcast(_ones(8), src=1)
+        _dist().broadcast(_ones(8), src=1)
     else:
         _reduce(8)
 
 
 def two_sources(rank: int) -> None:
     """The ranks do not agree on the source of a broadcast, which no record has."""
-    import torch.distributed as dist
-
     _train(1)
-    dist.broadcast(_ones(8), src=0 if rank in (1, 3) else 1)
+    _dist().broadcast(_ones(8), src=0 if rank in (1, 3) else 1)
     _barrier()
 
 
@@ -216,13 +208,11 @@ def two_orders(rank: int) -> None:
 
 def missing_send(rank: int) -> None:
     """A stage waits for activations that the stage before it never sends. gloo records neither send nor receive."""
-    import torch.distributed as dist
-
     group = _group("PIPELINE_MODEL_PARALLEL_GROUP", range(4))
     if rank > 0:
-        dist.recv(_ones(4, 8), src=rank - 1, group=group)
+        _dist().recv(_ones(4, 8), src=rank - 1, group=group)
     if rank in (1, 2):
-        dist.send(_ones(4, 8), dst=rank + 1, group=group)
+        _dist().send(_ones(4, 8), dst=rank + 1, group=group)
     _barrier()
 
 
@@ -250,12 +240,10 @@ def slow_rank(rank: int) -> None:
 
 def host_wait(rank: int) -> None:
     """One rank waits for data while its peers gather."""
-    import torch.distributed as dist
-
     _train(1)
     if rank == 1:
         _next_batch()
-    dist.all_gather_into_tensor(_ones(64), _ones(16))
+    _dist().all_gather_into_tensor(_ones(64), _ones(16))
 
 
 def all_wait(rank: int) -> None:
@@ -284,13 +272,11 @@ def lock_held(rank: int) -> None:
 
 def skipped_broadcast(rank: int) -> None:
     """One tensor-parallel pair gets no batch, because its source has come to the end."""
-    import torch.distributed as dist
-
     group = _group("TENSOR_MODEL_PARALLEL_GROUP", (0, 1), (2, 3))
     source = rank - rank % 2
-    dist.broadcast(_ones(1, 16), src=source, group=group)
+    _dist().broadcast(_ones(1, 16), src=source, group=group)
     if rank != 2:
-        dist.broadcast(_ones(1, 16), src=source, group=group)
+        _dist().broadcast(_ones(1, 16), src=source, group=group)
     _barrier()
 
 
