@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.diagnose import where, who
+from unhang.diagnose import stacks, where, who
 from unhang.diagnose.evidence import SPEAKER, Job, Message, Statement, spoken
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.phrases import ABOUT, CODES, FOLLOWS, OWN, WAITS
@@ -172,7 +172,8 @@ def _of_calls(facts: Facts) -> Iterator[Cause]:
     job, calls = facts.job, facts.calls
     driven = {it for it in calls if where.is_idle(job.ranks[it]) or where.is_controller(job.ranks[it])}
     others = {number: call for number, call in calls.items() if number not in driven}
-    is_own = all(where.is_held_by_its_own(job.ranks[number]) for number in others)
+    inner = [where.waiting_stack(job.ranks[number]).native[:1] for number in others]
+    is_own = all(it and stacks.native(it[0]) in (stacks.LOCK, stacks.PYTHON) for it in inner)  # no peer explains that
     if all(others.values()) and not is_own and not facts.goes_on:
         calls_in = [where.collectives(job.ranks[it]) or where.waiting_stack(job.ranks[it]).native for it in others]
         is_sent = all(any("recv" in name.lower() for name in names) for names in calls_in)

@@ -15,9 +15,8 @@ PAIRED = frozenset({*OPPOSITE, "coalesced"})
 """Operations between two ranks, which have no number that all ranks of a group agree on."""
 _Edges = Mapping[int, Collection[int]]
 _IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
-"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group show that one is
-odd; and so many are asked.
-"""
+"""So many operations alike show that two ranks are of one kind, and so many such ranks of its own group that one is
+odd; and so many are asked."""
 _Step = tuple[str, int]
 """A collective, by its group's description and number; or an operation between two ranks, by its number alone."""
 _Way = tuple[int, str, str, int]

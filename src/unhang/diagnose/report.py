@@ -77,7 +77,6 @@ def warnings(job: Job) -> list[str]:
 
 
 def _more(number: int, noun: str) -> list[str]:
-    """Return what is said of those that the text leaves out, if it does."""
     return [f"{count(number - _MOST, f'more {noun}')}, which --output-format json names"] if number > _MOST else []
 
 

@@ -137,12 +137,6 @@ def _native(stack: Stack) -> str:
     return f"{kinds[inner]}: {WAITS_FOR[inner]}{more}"
 
 
-def is_held_by_its_own(rank: Rank) -> bool:
-    """Return whether a rank waits for a lock of its own process: no peer explains that."""
-    native = waiting_stack(rank).native
-    return bool(native) and stacks.native(native[0]) in (stacks.LOCK, stacks.PYTHON)
-
-
 def waiting_stack(rank: Rank) -> Stack:
     """Return the stack in which a rank waits: one in a collective, else its main thread's, or autograd's below that."""
     is_outer = any("torch/autograd/" in one.frames[0].file for one in rank.stacks if one.thread == MAIN and one.frames)
