@@ -348,24 +348,24 @@ STATUS = (
     "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) Rank {0}] "
     "failure detected by watchdog at work sequence id: {2} PG status: last enqueued work: 44, last completed work: {1}"
 )
-THREE = [WATCHDOG.format(number, 3) for number in (0, 1, 3)]
+TIMED_OUT = [WATCHDOG.format(number, 3) for number in (0, 1, 3)]
 BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
 
 
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ([*THREE, WATCHDOG.format(2, 3)], {}),
-        ([*THREE, WATCHDOG.format(2, 2)], {2: "completed 1 of default_pg, its peers 2: its device is stuck"}),
+        ([*TIMED_OUT, WATCHDOG.format(2, 3)], {}),
+        ([*TIMED_OUT, WATCHDOG.format(2, 2)], {2: "completed 1 of default_pg, its peers 2: its device is stuck"}),
         (
-            [*THREE, SIGNAL.format(2, 2)],
+            [*TIMED_OUT, SIGNAL.format(2, 2)],
             {
                 2: "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the "
                 "first call of another group, which its stack alone tells"
             },
         ),
         (
-            [*THREE, STUCK.format(2)],
+            [*TIMED_OUT, STUCK.format(2)],
             {2: "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held"},
         ),
         (
