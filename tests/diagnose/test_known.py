@@ -110,30 +110,35 @@ def test_a_host_that_waits_for_its_device_may_have_left_the_innermost_function()
     assert told(whole._replace(ranks=busy)) == {}
 
 
-_SOURCE = """\
-class MoEAllGatherTokenDispatcher:
-    def combine_postprocess(self):
-        raise
+FUNCTIONS = """\
+@decorated
+def f():
+    pass
 
 
-class MoEAlltoAllTokenDispatcher:
-    def combine_postprocess(self):
-        def inner():
-            raise
-        raise
+class A:
+    def f(self):
+        def g():
+            pass
+        return g
+
+
+class B:
+    async def f(self):
+        pass
 """
 
 
 @pytest.mark.parametrize(
     ("line", "file", "wanted"),
     [
-        (3, f"/opt/venv/{DISPATCHER}", "known"),
-        (3, "token_dispatcher.py", "known"),  # so py-spy cuts paths
-        (10, f"/opt/venv/{DISPATCHER}", None),
-        (10, "token_dispatcher.py", None),
+        (10, f"/opt/venv/{DISPATCHER}", "known"),
+        (10, "token_dispatcher.py", "known"),  # so py-spy cuts paths
+        (15, f"/opt/venv/{DISPATCHER}", None),
+        (15, "token_dispatcher.py", None),
         (90, f"/opt/venv/{DISPATCHER}", "possible"),
         (90, "token_dispatcher.py", "possible"),
-        (3, "/job/token_dispatcher.py", None),
+        (10, "/job/token_dispatcher.py", None),
     ],
 )
 def test_the_line_tells_which_of_several_classes_it_is(
@@ -141,7 +146,8 @@ def test_the_line_tells_which_of_several_classes_it_is(
 ) -> None:
     path = tmp_path / DISPATCHER
     path.parent.mkdir(parents=True)
-    path.write_text(_SOURCE)
+    source = FUNCTIONS.replace(" f(", " combine_postprocess(").replace("class A", "class MoEAllGatherTokenDispatcher")
+    path.write_text(source)
     error = failing("RuntimeError: shape '[2, 4]' is invalid for input of size 0")[0]
     failed = Rank(0, messages=(error._replace(frames=(Frame("combine_postprocess", file, line),)),))
     found = known.diagnose(job([failed]))
@@ -172,25 +178,6 @@ def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
     other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
     (found,) = known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
     assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
-
-
-FUNCTIONS = """\
-@decorated
-def f():
-    pass
-
-
-class A:
-    def f(self):
-        def g():
-            pass
-        return g
-
-
-class B:
-    async def f(self):
-        pass
-"""
 
 
 @pytest.mark.parametrize(

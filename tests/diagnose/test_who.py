@@ -167,7 +167,6 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "two devices, and their peers issued more": (
         [counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)], "device", [0, 1],
     ),
-    "a device has not begun": ([counted(5, 9), *[begun(counted(5, 9))] * 3], "device", [0]),
     "a device has not begun, and nothing came from another": (
         [counted(5, 9), *[begun(counted(5, 9))] * 2], "device", [0],
     ),
