@@ -59,9 +59,8 @@ def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     own = {work.group: (work.step.group, _members(groups, work.step.group, rank)) for work in end.works}
     entries = [one for at, work in enumerate(end.works) for one in _entries(at, work, rank, own, end, style)]
     entries = [{**one, "record_id": number} for number, one in enumerate(entries)]
-    raw = recorder_dumps.dump(
-        entries, own or {"0": ("default_pg", _members(groups, "default_pg", rank))}, style.version
-    )
+    known = own or {"0": ("default_pg", _members(groups, "default_pg", rank))}
+    raw = recorder_dumps.dump(entries, known, style.version)
     raw["entries"] = [one for one in raw["entries"] if not style.active or one["state"] != "completed"][-style.kept :]
     if not style.status:
         del raw["pg_status"]
@@ -70,9 +69,7 @@ def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     return recorder_dumps.as_pickle(raw)
 
 
-def _entries(
-    at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style
-) -> Iterator[dict[str, Any]]:
+def _entries(at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style) -> Iterator[Any]:
     """Yield the entry of an operation; of a batch, those of its members, whose state torch leaves as it is, first."""
     for number, step in enumerate(work.step.batch):
         order = work.order - len(work.step.batch) + number + 1

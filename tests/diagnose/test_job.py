@@ -144,17 +144,12 @@ def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
     assert [one.file for one in job.unread] == ["a/rank_0"]
 
 
-def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
-    told = [
-        Told("a/ranks.json", parts=(Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))),
-        Told("b/ranks.json", parts=(Rank(1, process="running"),)),
-    ]
-    job = merged(told)
-    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, frozenset({0, 1}))
-
-
-def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
+def test_what_nodes_have_seen_of_processes_counts_beside_their_stacks() -> None:
+    """A rank that one has seen to run is not gone on another."""
     stacks = (Stack("MainThread", (), True, "s"),)
-    row = Rank(1, process="running", cpu=0.5)
-    job = merged([Told("ranks.json", parts=(row,)), Told("s", parts=(Rank(1, stacks=stacks),))])
-    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5)}
+    gone = (Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))
+    here = (Rank(1, process="running", cpu=0.5),)
+    told = [Told("a/ranks.json", parts=gone), Told("b/ranks.json", parts=here)]
+    job = merged([*told, Told("s", parts=(Rank(1, stacks=stacks),))])
+    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5), 2: Rank(2, process="gone")}
+    assert job.running == frozenset({0, 1})
