@@ -13,7 +13,8 @@ DP, TP, PP = "DATA_PARALLEL_GROUP", "TENSOR_MODEL_PARALLEL_GROUP", "PIPELINE_MOD
 DPCP, EP, ETP = "DATA_PARALLEL_GROUP_WITH_CP", "EXPERT_MODEL_PARALLEL_GROUP", "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"
 EDP, ALL, MESH, CP = "EXPERT_DATA_PARALLEL_GROUP", "default_pg", "mesh_fsdp", "CONTEXT_PARALLEL_GROUP"
 TRAIN: Stack = ("train.py::train_step", "train.py::train", "train.py::main", "train.py::<module>")
-MOE = "megatron/core/transformer/moe/"
+MOE, MAPPINGS = "megatron/core/transformer/moe/", "megatron/core/tensor_parallel/mappings.py::"
+BACKWARD = "torch/autograd/graph.py::_engine_run_backward"
 SCHEDULE: Stack = (
     "megatron/core/pipeline_parallel/schedules.py::forward_step",
     "megatron/training/training.py::train_step", "megatron/training/training.py::train", "pretrain_gpt.py::<module>",
@@ -21,11 +22,9 @@ SCHEDULE: Stack = (
 DISPATCH: Stack = (MOE + "token_dispatcher.py::MoEAlltoAllTokenDispatcher.token_combine", *SCHEDULE)
 GATHER: Stack = (MOE + "token_dispatcher.py::MoEAllGatherTokenDispatcher.token_combine", *SCHEDULE)
 TRACK: Stack = (
-    MOE + "moe_utils.py::reduce_aux_losses_tracker_across_ranks",
-    MOE + "moe_utils.py::track_moe_metrics",
-    "megatron/training/training.py::training_log",
-    *SCHEDULE[2:],
-)
+    MOE + "moe_utils.py::reduce_aux_losses_tracker_across_ranks", MOE + "moe_utils.py::track_moe_metrics",
+    "megatron/training/training.py::training_log", *SCHEDULE[2:],
+)  # fmt: skip
 BATCH: Stack = ("megatron/training/utils.py::get_batch_on_this_tp_rank", "pretrain_gpt.py::get_batch", *SCHEDULE)
 UPDATE: Stack = (
     "verl/workers/actor/dp_actor.py::DataParallelPPOActor._forward_micro_batch",
@@ -33,11 +32,9 @@ UPDATE: Stack = (
     "verl/workers/fsdp_workers.py::ActorRolloutRefWorker.update_actor",
 )
 METRIC: Stack = (
-    "swift/metrics/utils.py::MeanMetric.compute",
-    "swift/trainers/mixin.py::SwiftMixin._log",
-    "transformers/trainer.py::Trainer.train",
-    "train.py::<module>",
-)
+    "swift/metrics/utils.py::MeanMetric.compute", "swift/trainers/mixin.py::SwiftMixin._log",
+    "transformers/trainer.py::Trainer.train", "train.py::<module>",
+)  # fmt: skip
 MTP: Stack = (
     "megatron/core/transformer/multi_token_prediction.py::MTPLossLoggingHelper.reduce_loss_in_tracker",
     "verl/utils/megatron_utils.py::get_megatron_mtp_loss",
@@ -47,23 +44,16 @@ LOAD: Stack = (
     "verl/utils/fsdp_utils.py::fsdp2_load_full_state_dict",
     "verl/workers/fsdp_workers.py::ActorRolloutRefWorker._build_model_optimizer",
 )
-CALC: Stack = (
-    METRIC[0],
-    *(
-        f"swift/pipelines/infer/infer.py::{name}"
-        for name in ("SwiftInfer._calc_metric", "SwiftInfer.run", "infer_main")
-    ),
-)
+_INFER = "swift/pipelines/infer/infer.py::"
+CALC: Stack = (METRIC[0], *(_INFER + name for name in ("SwiftInfer._calc_metric", "SwiftInfer.run", "infer_main")))
 SAVE: Stack = (
-    "swift/megatron/init.py::_patch_mcore_bridge.save_weights",
-    "swift/megatron/trainers/base.py::save_checkpoint",
+    "swift/megatron/init.py::_patch_mcore_bridge.save_weights", "swift/megatron/trainers/base.py::save_checkpoint",
     "train.py::<module>",
-)
+)  # fmt: skip
 SAFE: Stack = ("swift/utils/torch_utils.py::safe_ddp_context", "contextlib.py::__exit__", *SAVE)
 SYNC_GRADS: Stack = (
-    "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync",
-    *SCHEDULE,
-)
+    "megatron/core/distributed/param_and_grad_buffer.py::_ParamAndGradBucketGroup.start_grad_sync", *SCHEDULE,
+)  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -80,6 +70,10 @@ def issue(group: str, kind: str, *sizes: int, at: Stack = TRAIN, dtype: str = "B
     return Step(ISSUE, at, group, kind, sizes, dtype, waits)
 
 
+def norm(*at: str, waits: bool = True) -> Step:
+    return issue(ALL, "all_reduce", 1, dtype="Float", at=at, waits=waits)
+
+
 def parts(world: int, size: int, stride: int = 1) -> list[list[int]]:
     """Return groups of that many ranks, each so far from the next."""
     first = [rank for rank in range(world) if rank // stride % size == 0]
@@ -90,8 +84,8 @@ def _ddp(world: int) -> Layout:
     """Data-parallel training whose loss is read at the end of each step."""
     return Layout(world, {ALL: [range(world)]}, {
         "forward": Step(SYNC, ("model.py::forward", *TRAIN)),
-        "grads": issue(ALL, "all_reduce", 25_000, dtype="Float", at=("torch/autograd/graph.py::_engine_run_backward", *TRAIN)),
-        "norm": issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN), waits=True),
+        "grads": issue(ALL, "all_reduce", 25_000, dtype="Float", at=(BACKWARD, *TRAIN)),
+        "norm": norm("optim.py::clip", *TRAIN),
     })  # fmt: skip
 
 
@@ -101,7 +95,7 @@ def _fsdp(world: int) -> Layout:
         "gather": issue(MESH, "_all_gather_base", 4096, at=("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py::foreach_all_gather", "model.py::forward", *TRAIN)),
         "forward": Step(SYNC, ("model.py::forward", *TRAIN)),
         "scatter": issue(MESH, "_reduce_scatter_base", 8192, at=("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py::foreach_reduce", *TRAIN)),
-        "norm": issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN), waits=True),
+        "norm": norm("optim.py::clip", *TRAIN),
     })  # fmt: skip
 
 
@@ -114,12 +108,12 @@ def _moe(world: int, tp: int, pp: int, ep: int) -> Layout:
     }  # fmt: skip
     return Layout(world, groups, {
         "batch": issue(TP, "broadcast", 4097, dtype="Long", at=BATCH),
-        "attention": issue(TP, "_all_gather_base", 4096, 512, at=("megatron/core/tensor_parallel/mappings.py::_gather_along_first_dim", *SCHEDULE)),
-        "dispatch": issue(EP, "all_to_all", 4096, 512, at=("megatron/core/tensor_parallel/mappings.py::_AllToAll.forward", MOE + "token_dispatcher.py::MoEAlltoAllTokenDispatcher.token_dispatch", *SCHEDULE)),
+        "attention": issue(TP, "_all_gather_base", 4096, 512, at=(MAPPINGS + "_gather_along_first_dim", *SCHEDULE)),
+        "dispatch": issue(EP, "all_to_all", 4096, 512, at=(MAPPINGS + "_AllToAll.forward", MOE + "token_dispatcher.py::MoEAlltoAllTokenDispatcher.token_dispatch", *SCHEDULE)),
         "experts": Step(SYNC, (MOE + "experts.py::TEGroupedMLP.forward", *SCHEDULE)),
-        "combine": issue(EP, "all_to_all", 4096, 512, at=("megatron/core/tensor_parallel/mappings.py::_AllToAll.forward", *DISPATCH)),
+        "combine": issue(EP, "all_to_all", 4096, 512, at=(MAPPINGS + "_AllToAll.forward", *DISPATCH)),
         "grads": issue(DPCP, "_reduce_scatter_base", 1 << 20, dtype="Float", at=SYNC_GRADS),
-        "norm": issue(ALL, "all_reduce", 1, dtype="Float", at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32", *SCHEDULE[1:]), waits=True),
+        "norm": norm("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32", *SCHEDULE[1:]),
     })  # fmt: skip
 
 
@@ -133,29 +127,17 @@ def _pipe(world: int, stages: int) -> Layout:
     phases: dict[str, Step] = {}
     for number in range(6):
         way = "forward" if number < 3 else "backward"
-        for name, kind, waits in (
-            ("recv", "recv", True),
-            ("step", "", True),
-            ("reduce", "", False),
-            ("send", "send", False),
-        ):
-            at = (f"megatron/core/pipeline_parallel/p2p_communication.py::{name}_{way}", *schedule)
-            one = Step(ISSUE, at, PP, kind, (512, 64), "BFloat16", waits)
-            if name == "step":
-                one = Step(SYNC, (f"model.py::{way}", *schedule))
-            elif name == "reduce":
-                one = issue(
-                    TP, "all_reduce", 4096, at=("megatron/core/tensor_parallel/mappings.py::_reduce", *schedule)
-                )
-            phases[f"{name}-{number}"] = one
-    phases["norm"] = issue(
-        ALL,
-        "all_reduce",
-        1,
-        dtype="Float",
-        at=("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32", *SCHEDULE[1:]),
-        waits=True,
-    )
+        sends, receives = (
+            Step(ISSUE, (f"megatron/core/pipeline_parallel/p2p_communication.py::{kind}_{way}", *schedule), PP, kind, (512, 64), "BFloat16", kind == "recv")
+            for kind in ("send", "recv")
+        )  # fmt: skip
+        phases |= {
+            f"recv-{number}": receives,
+            f"step-{number}": Step(SYNC, (f"model.py::{way}", *schedule)),
+            f"reduce-{number}": issue(TP, "all_reduce", 4096, at=(MAPPINGS + "_reduce", *schedule)),
+            f"send-{number}": sends,
+        }
+    phases["norm"] = norm("megatron/core/optimizer/clip_grads.py::get_grad_norm_fp32", *SCHEDULE[1:])
     hops = {
         name: hop * (-1 if (name < "s") == (name[-1] < "3") else 1) for name in phases if name[:4] in ("recv", "send")
     }
@@ -172,7 +154,7 @@ def _ring(world: int, size: int) -> Layout:
         )
         phases[f"step-{number}"] = Step(SYNC, (f"ring.py::{way}", *TRAIN))
     phases["grads"] = issue(DP, "_reduce_scatter_base", 4096, dtype="Float", at=("optim.py::reduce", *TRAIN))
-    phases["norm"] = issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN), waits=True)
+    phases["norm"] = norm("optim.py::clip", *TRAIN)
     groups: Groups = {ALL: [range(world)], CP: parts(world, size), DP: parts(world, world // size, size)}
     return Layout(world, groups, phases)
 
@@ -203,16 +185,11 @@ class Hang(NamedTuple):
     how: str
     steps: tuple[Step, ...]
     style: Style = Style()
-    culprits: tuple[int, ...] | None = None
-    """None if they are ``ranks``."""
-    more: Mapping[str, Step] = {}
-    """Phases in place of the layout's, for all ranks."""
-    step: int = 2
-    """The step in which it goes wrong; the first is 0."""
-    beside: Mapping[int, tuple[Step, ...]] = {}
-    """What other ranks do instead of the phase, as they should."""
-    fix: str = ""
-    """The fix whose defect it is; mostly none."""
+    culprits: tuple[int, ...] | None = None  # None if they are ``ranks``
+    more: Mapping[str, Step] = {}  # phases in place of the layout's, for all ranks
+    step: int = 2  # the step in which it goes wrong; the first is 0
+    beside: Mapping[int, tuple[Step, ...]] = {}  # what other ranks do instead of the phase, as they should
+    fix: str = ""  # the fix whose defect it is; mostly none
 
     def world(self) -> int:
         return LAYOUTS[self.layout].world
@@ -252,24 +229,18 @@ def die(code: str) -> tuple[Step, ...]:
 
 _OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.02 GiB is free."
 _QUEUE = ("threading.py::wait", "queue.py::get")
-_LOADER = (
-    "torch/utils/data/dataloader.py::_try_get_data",
-    "torch/utils/data/dataloader.py::_get_data",
-    "torch/utils/data/dataloader.py::__next__",
-)
+_LOADER = tuple(f"torch/utils/data/dataloader.py::{name}" for name in ("_try_get_data", "_get_data", "__next__"))
 _LOCK = ("filelock/_api.py::acquire", "datasets/builder.py::download_and_prepare", "data.py::load")
 _SAVE = ("torch/serialization.py::_save", "torch/serialization.py::save", "checkpoint.py::save")
 _DCP = (
     "torch/distributed/checkpoint/filesystem.py::_write_files_from_queue",
-    "torch/distributed/checkpoint/state_dict_saver.py::save",
-    "checkpoint.py::save",
-)
+    "torch/distributed/checkpoint/state_dict_saver.py::save", "checkpoint.py::save",
+)  # fmt: skip
 _INDUCTOR = ("subprocess.py::wait", "torch/_inductor/codecache.py::compile", "torch/_dynamo/eval_frame.py::_fn")
 _BATON = (
-    "torch/utils/file_baton.py::wait",
-    "torch/utils/cpp_extension.py::_jit_compile",
+    "torch/utils/file_baton.py::wait", "torch/utils/cpp_extension.py::_jit_compile",
     "torch/utils/cpp_extension.py::load",
-)
+)  # fmt: skip
 _HTTP = ("ssl.py::read", "urllib3/connection.py::getresponse", "wandb/sdk/lib/retry.py::__call__", "log.py::send")
 
 _PLAIN = Style()
@@ -450,46 +421,22 @@ _CLIPS: Stack = (
     "verl/workers/critic/dp_critic.py::DataParallelPPOCritic._optimizer_step",
     "verl/workers/critic/dp_critic.py::DataParallelPPOCritic.update_critic",
 )
-_BACK = issue(
-    EP,
-    "all_to_all",
-    4096,
-    512,
-    at=(
-        "megatron/core/tensor_parallel/mappings.py::_AllToAll.forward",
-        "megatron/core/tensor_parallel/mappings.py::_AllToAll.backward",
-        "torch/autograd/graph.py::_engine_run_backward",
-        *SCHEDULE[1:],
-    ),
-)
-_COMBINES = issue(
-    EP, "all_to_all", 4096, 512, at=("megatron/core/tensor_parallel/mappings.py::_AllToAll.forward", *DISPATCH)
+_BACK, _COMBINES = (
+    issue(EP, "all_to_all", 4096, 512, at=(MAPPINGS + "_AllToAll.forward", *at))
+    for at in ((MAPPINGS + "_AllToAll.backward", BACKWARD, *SCHEDULE[1:]), DISPATCH)
 )
 _NO_TOKEN = _COMBINES._replace(sizes=(0, 512))
-_OF_TP = issue(
-    TP,
-    "all_reduce",
-    4096,
-    512,
-    at=(
-        "megatron/core/tensor_parallel/layers.py::LinearWithGradAccumulationAndAsyncCommunication.backward",
-        "torch/autograd/graph.py::_engine_run_backward",
-        *SCHEDULE[1:],
-    ),
-    waits=True,
-)
+_LINEAR = "megatron/core/tensor_parallel/layers.py::LinearWithGradAccumulationAndAsyncCommunication.backward"
+_OF_TP = issue(TP, "all_reduce", 4096, 512, at=(_LINEAR, BACKWARD, *SCHEDULE[1:]), waits=True)
 _AVERAGE: Stack = (
-    "megatron/training/utils.py::average_losses_across_data_parallel_group",
-    "pretrain_gpt.py::loss_func",
-    *SCHEDULE,
-)
+    "megatron/training/utils.py::average_losses_across_data_parallel_group", "pretrain_gpt.py::loss_func", *SCHEDULE,
+)  # fmt: skip
 _SAFE = issue(ALL, "barrier", 1, dtype="Float", at=SAFE, waits=True)
 _REDUCES = issue(ETP, "_reduce_scatter_base", 4096, 512, at=GATHER, waits=True)
 _OF_ACTOR: Stack = (
     "torch/nn/utils/clip_grad.py::_get_total_norm",
-    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step",
-    *UPDATE[1:],
-)
+    "verl/workers/actor/dp_actor.py::DataParallelPPOActor._optimizer_step", *UPDATE[1:],
+)  # fmt: skip
 _STAGE = tuple(range(8, 16))
 _SECOND = {f"{name}-2": LAYOUTS["moe-16"].phases[name] for name in ("attention", "dispatch")} | {
     "combine-2": _COMBINES._replace(waits=True),
@@ -506,8 +453,8 @@ NEARER: Mapping[str, Hang] = {
     "like-hybrid-small": _like("a small hybrid model, by its script alone", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "pretrain_mamba.py")}, (_tracks(5, "pretrain_mamba.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-aux-between": _like("sizes of a small model, or of one with more layers of multi-token prediction", "moe-8", (4, 5, 6, 7), {"like": _tracks(3, "train.py")}, (_tracks(5, "train.py"),), _WIDE, INSTEAD)._replace(step=0, culprits=tuple(range(8))),
     "like-empty-expert-lock": _like("a rank without a token waits in its backward for one in a user's lock", "moe-16", (3,), {"combine": _COMBINES, "like": _BACK._replace(waits=True)}, stay("threading.py::Lock.acquire", "hooks.py::reduce", below=SCHEDULE), _WIDE, AFTER)._replace(step=0, beside={2: (_NO_TOKEN, _OF_TP)}),
-    "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, issue(ALL, "all_reduce", 1, dtype="Float", at=_AVERAGE, waits=True)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
-    "like-fsdp-bsz-backward": _like("a rank gathers once more in its backward", "fsdp-8", (5,), {"norm": issue(MESH, "all_reduce", 1, dtype="Float", at=_OF_ACTOR, waits=True)}, (issue(MESH, "_all_gather_base", 4096, at=("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py::unshard", "torch/autograd/graph.py::_engine_run_backward", *UPDATE[1:]), waits=True),), _WIDE),
+    "like-empty-expert-loss": _like("a rank without a token waits in its loss, before its backward", "moe-16", (6,), {"combine": _COMBINES}, (_NO_TOKEN, norm(*_AVERAGE)), _WIDE, INSTEAD)._replace(step=0, beside=dict.fromkeys(range(16), (_COMBINES, _BACK))),
+    "like-fsdp-bsz-backward": _like("a rank gathers once more in its backward", "fsdp-8", (5,), {"norm": issue(MESH, "all_reduce", 1, dtype="Float", at=_OF_ACTOR, waits=True)}, (issue(MESH, "_all_gather_base", 4096, at=("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py::unshard", BACKWARD, *UPDATE[1:]), waits=True),), _WIDE),
     "like-save-alone": _like("a user's callback saves on rank 0 alone", "fsdp-8", (0,), {"norm": _fsdp(8).phases["norm"]}, (_SAFE._replace(at=(*SAFE[:-1], "callback.py::on_step_end", "swift/megatron/trainers/base.py::train", *SAFE[-1:])),), _WIDE),
     "like-sft-fewer": _like("the sources send fewer than the others receive", "moe-16", tuple(range(1, 16, 2)), {"batch": _flag("Long")}, (_flag("Int", waits=False),), _WIDE)._replace(step=0, culprits=tuple(range(16))),
     "like-sft-one-pair": _like("the source of one pair of eight sends more", "moe-16", (4,), {"batch": _flag("Long")}, (_flag("Int"),), _WIDE)._replace(step=0),
@@ -532,7 +479,7 @@ NEARER: Mapping[str, Hang] = {
 known ones beside them.
 """
 _AFTER_NORM = {
-    "norm": issue(ALL, "all_reduce", 1, dtype="Float", at=("optim.py::clip", *TRAIN)),
+    "norm": norm("optim.py::clip", *TRAIN, waits=False),
     "wait": Step(SYNC, ("torch/cuda/__init__.py::synchronize", *TRAIN[1:]), idle=False),
 }
 _NODE = Style(logged=4)
@@ -542,14 +489,5 @@ NODES: Mapping[str, Hang] = {
     "node-size": Hang("a rank reduces more, and another node waits for its devices", "ddp-8", (2,), "norm", INSTEAD, (issue(ALL, "all_reduce", 2, dtype="Float", at=("optim.py::clip", *TRAIN)),), _NODE, more=_AFTER_NORM),
 }  # fmt: skip
 """Of which the logs of one node alone are at hand."""
-HANGS: Mapping[str, Hang] = {
-    **STRAGGLERS,
-    **GONE,
-    **DEVICES,
-    **APART,
-    **LOOKALIKES,
-    **PIPES,
-    **RINGS,
-    **NEARER,
-    **NODES,
-}
+_ALL = (STRAGGLERS, GONE, DEVICES, APART, LOOKALIKES, PIPES, RINGS, NEARER, NODES)
+HANGS: Mapping[str, Hang] = {name: hang for hangs in _ALL for name, hang in hangs.items()}

@@ -38,17 +38,12 @@ class Style(NamedTuple):
     frames: bool = True
     active: bool = False
     as_json: bool = False
-    timed: bool = False
-    """Whether the recorder tells what a device has begun."""
+    timed: bool = False  # whether the recorder tells what a device has begun
     prefix: str = ""
-    at: int = 9
-    """The hour."""
-    at_exit: bool = False
-    """Whether a rank that fails writes its dump."""
-    kept: int = 12
-    """So many entries of each rank."""
-    logged: int = 1 << 30
-    """The logs of so many ranks are at hand, as of one node."""
+    at: int = 9  # the hour
+    at_exit: bool = False  # whether a rank that fails writes its dump
+    kept: int = 12  # so many entries of each rank
+    logged: int = 1 << 30  # the logs of so many ranks are at hand, as of one node
 
 
 def torch(kind: str) -> Stack:
@@ -64,9 +59,8 @@ def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     own = {work.group: (work.step.group, _members(groups, work.step.group, rank)) for work in end.works}
     entries = [one for at, work in enumerate(end.works) for one in _entries(at, work, rank, own, end, style)]
     entries = [{**one, "record_id": number} for number, one in enumerate(entries)]
-    raw = recorder_dumps.dump(
-        entries, own or {"0": ("default_pg", _members(groups, "default_pg", rank))}, style.version
-    )
+    known = own or {"0": ("default_pg", _members(groups, "default_pg", rank))}
+    raw = recorder_dumps.dump(entries, known, style.version)
     raw["entries"] = [one for one in raw["entries"] if not style.active or one["state"] != "completed"][-style.kept :]
     if not style.status:
         del raw["pg_status"]
@@ -75,9 +69,7 @@ def dump(rank: int, end: End, groups: Groups, style: Style) -> bytes | None:
     return recorder_dumps.as_pickle(raw)
 
 
-def _entries(
-    at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style
-) -> Iterator[dict[str, Any]]:
+def _entries(at: int, work: Work, rank: int, own: Mapping[str, Any], end: End, style: Style) -> Iterator[Any]:
     """Yield the entry of an operation; of a batch, those of its members, whose state torch leaves as it is, first."""
     for number, step in enumerate(work.step.batch):
         order = work.order - len(work.step.batch) + number + 1

@@ -25,10 +25,8 @@ class Truth(NamedTuple):
     """What is wrong with a job."""
 
     culprits: tuple[int, ...] = ()
-    causes: tuple[str, ...] = ()
-    """Of which the first that is said must be one."""
-    fix: str = ""
-    """The fix whose defect it is, if it is one."""
+    causes: tuple[str, ...] = ()  # of which the first that is said must be one
+    fix: str = ""  # the fix whose defect it is, if it is one
 
 
 def main(folder: str) -> int:

@@ -35,10 +35,8 @@ class Truth(NamedTuple):
     what: str
     culprits: tuple[int, ...]
     """Empty where no rank is to be named: all of them do the same, or what is wrong no file can show."""
-    fix: str = ""
-    """The fix whose defect it is; mostly none."""
-    recorded: bool = False
-    """Whether real ranks of gloo left its evidence."""
+    fix: str = ""  # the fix whose defect it is; mostly none
+    recorded: bool = False  # whether real ranks of gloo left its evidence
 
 
 def main(folder: str = "") -> int:
@@ -47,17 +45,9 @@ def main(folder: str = "") -> int:
     for name, hang in jobs.HANGS.items():
         files.update({f"{name}/{path}": data for path, data in played(hang)})
         truths[name] = truth(hang)
-    old_files, old_truths = ({}, {}) if folder else read()
-    recorded = dict(_recorded(Path(folder))) if folder else {n: t for n, t in old_truths.items() if t.recorded}
-    for name, known in recorded.items():
+    for name, known, own in _recorded(Path(folder)) if folder else _packed():
         truths[name] = known
-        files.update(
-            {f"{name}/{path}": data for path, data in _files(_place(Path(folder), name))}
-            if folder
-            else {path: data for path, data in old_files.items() if path.startswith(f"{name}/")}
-        )
-        path, data = _census(foreign.JOBS[name.removeprefix("real-")].world if not known.fix else 4)
-        files[f"{name}/{path}"] = data
+        files.update({f"{name}/{path}": data for path, data in own})
     write(files, truths)
     return 0
 
@@ -124,23 +114,26 @@ def _census(size: int) -> tuple[str, bytes]:
     return f"{STACKS}/on-n1.json", json.dumps(told).encode()
 
 
-def _recorded(folder: Path) -> Iterator[tuple[str, Truth]]:
-    """Yield the truth of each job that was recorded: those of the fixes on four ranks, and the foreign ones."""
+def _recorded(folder: Path) -> Iterator[tuple[str, Truth, list[tuple[str, bytes]]]]:
+    """Yield the truth and the files of each recorded job: those of the fixes on four ranks, and the foreign ones."""
     for path in sorted(folder.glob("hangs0/*/untouched/*4")):
         fix = path.parts[-3]
-        yield f"{fix}-{path.name}", Truth(f"the hang of {fix}", (), fix, recorded=True)
+        truth = Truth(f"the hang of {fix}", (), fix, recorded=True)
+        yield f"{fix}-{path.name}", truth, [*_files(path), _census(4)]
     for name, job in foreign.JOBS.items():
-        if name != "in-training" and (folder / "hangs0" / "foreign" / name).exists():
-            yield (
-                f"real-{name}",
-                Truth((job.body.__doc__ or "").splitlines()[0].rstrip("."), job.culprits, "", recorded=True),
-            )
+        path = folder / "hangs0" / "foreign" / name
+        if name != "in-training" and path.exists():
+            what = (job.body.__doc__ or "").splitlines()[0].rstrip(".")
+            yield f"real-{name}", Truth(what, job.culprits, "", recorded=True), [*_files(path), _census(job.world)]
 
 
-def _place(folder: Path, name: str) -> Path:
-    if name.startswith("real-"):
-        return folder / "hangs0" / "foreign" / name.removeprefix("real-")
-    return next(path for path in folder.glob("hangs0/*/untouched/*4") if f"{path.parts[-3]}-{path.name}" == name)
+def _packed() -> Iterator[tuple[str, Truth, list[tuple[str, bytes]]]]:
+    """Yield the same of the archive."""
+    files, truths = read()
+    for name, known in truths.items():
+        if known.recorded:
+            own = [(path.partition("/")[2], data) for path, data in files.items() if path.startswith(f"{name}/")]
+            yield name, known, own
 
 
 def _files(out: Path) -> Iterator[tuple[str, bytes]]:

@@ -1,8 +1,9 @@
-"""Write the table of the corpus into docs/maintainers/diagnose-evidence.md, next to what other tools say of its dumps.
+"""Write the tables of public reports, NCCL's recordings and the corpus into docs/maintainers/diagnose-evidence.md.
 
 PYTHONPATH=tests python -m corpus.page docs/maintainers/diagnose-evidence.md [CLONE]
 
-It needs torch, for torchfrtrace, and ``UNHANG_NVRX_CLONE``; CLONE is a work tree of that, whose attribution is run.
+The corpus's, which has what other tools say of its dumps, needs torch, for torchfrtrace, and ``UNHANG_NVRX_CLONE``;
+without that, the first two are written. CLONE is a work tree of it, whose attribution is run.
 """
 
 from __future__ import annotations
@@ -19,24 +20,42 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from corpus import nvrx, pack
+from corpus import nccl, nvrx, pack, public, test_nccl
 from corpus.test_corpus import Found, diagnoses, found
 from support import needed, pages
 from unhang.diagnose import intake
 from unhang.diagnose.evidence import span
 
-START, END = "<!-- corpus: written by tests/corpus/page.py -->", "<!-- corpus: end -->"
+START, END = "<!-- {}: written by tests/corpus/page.py -->", "<!-- {}: end -->"
 _MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the table between the markers of the page ``arguments[0]``."""
+    """Write the tables between the markers of the page ``arguments[0]``."""
     page, *clone = arguments
     if clone:
         sys.path.insert(0, str(Path(clone[0], "src")))
     with tempfile.TemporaryDirectory() as folder:
-        pages.fill(Path(page), START, END, _tables(Path(folder)))
+        made = {"public": public.table(public.scored(public.HERE)), "nccl": _of_nccl(Path(folder))}
+        if nvrx.CLONE:
+            made["corpus"] = _tables(Path(folder))
+    for name, text in made.items():
+        pages.fill(Path(page), START.format(name), END.format(name), text)
     return 0
+
+
+def _of_nccl(folder: Path) -> str:
+    kinds, hangs, jobs = (*nccl.KINDS.values(), "all"), [], []
+    for name, truth in test_nccl.TRUTHS.items():
+        found = test_nccl.diagnoses(name, folder)
+        if truth.fix:
+            hangs.append((f"`{name}`", *(best(found[it], truth.fix) if it in found else "" for it in kinds)))
+        else:
+            named = (cell((*found[it].diagnosis.who.why,)) if it in found else "" for it in kinds)
+            causes = ", ".join(cause.code for cause in found["all"].diagnosis.causes)
+            jobs.append((f"`{name}`", span(truth.culprits), *named, causes))
+    heads = ("hang", *kinds), ("job", "culprits", *kinds, "causes")
+    return "\n\n".join(pages.table(head, rows) for head, rows in zip(heads, (hangs, jobs)))
 
 
 def _tables(folder: Path) -> str:

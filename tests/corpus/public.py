@@ -1,7 +1,6 @@
 """What `unhang diagnose` says of hangs and aborts that people posted, against what is right: a score and its table.
 
     PYTHONPATH=tests python -m corpus.public [FOLDER...]
-    PYTHONPATH=tests python -m corpus.public --page docs/maintainers/diagnose-evidence.md
 
 Each report is a folder of files as they were posted (names, hosts, addresses and paths replaced, without lines of
 source), and a `truth.json` that was written from the thread before unhang ran: `posted`, `suspects`, `processes`,
@@ -19,24 +18,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support import pages
 from unhang.diagnose import fixes, intake, known, report
 from unhang.diagnose.report import Report
 from unhang.records import Request
 
 HERE = Path(__file__).with_name("public")
 VERDICTS = ("answered", "thin", "empty", "wrong")
-START, END = "<!-- public: written by tests/corpus/public.py -->", "<!-- public: end -->"
 _OURS = ("truth.json", "README")
 
 
 class Score(NamedTuple):
     """How good an answer is."""
 
-    verdict: str
-    """One of VERDICTS."""
-    lacks: tuple[str, ...]
-    """What is not said, or said and not so."""
+    verdict: str  # one of VERDICTS
+    lacks: tuple[str, ...]  # what is not said, or said and not so
 
 
 def reports(folder: Path) -> Iterator[Path]:
@@ -96,8 +91,5 @@ def table(scores: dict[Path, Score]) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--page"]:
-        pages.fill(Path(sys.argv[2]), START, END, table(scored(HERE)))
-    else:
-        for name in sys.argv[1:] or [str(HERE)]:
-            print(table(scored(Path(name))))
+    for name in sys.argv[1:] or [str(HERE)]:
+        print(table(scored(Path(name))))

@@ -22,21 +22,17 @@ class Step(NamedTuple):
 
     do: str
     at: Stack = ()
-    group: str = ""
-    """The description of one of its groups."""
+    group: str = ""  # the description of one of its groups
     kind: str = ""
     sizes: tuple[int, ...] = ()
     dtype: str = "Float"
-    waits: bool = False
-    """Whether the host waits until it is done."""
+    waits: bool = False  # whether the host waits until it is done
     peer: int = -1
-    text: str = ""
-    """Of FAIL: the error. Of DIE: the exit code."""
+    text: str = ""  # of FAIL: the error. Of DIE: the exit code.
     after: int = 0
     """Of STICK: the device goes on for so many operations, of which nobody is told, and stands still then."""
     idle: bool = True
-    batch: tuple[Step, ...] = ()
-    """The sends and receives that begin at once."""
+    batch: tuple[Step, ...] = ()  # the sends and receives that begin at once
 
     @property
     def pairs(self) -> tuple[Step, ...]:
@@ -48,24 +44,18 @@ class Work(NamedTuple):
     """An operation that a rank has issued."""
 
     step: Step
-    group: str
-    """The name of the group."""
-    number: int
-    """Its number in the group: of collectives, or of operations between two ranks."""
-    order: int
-    """How many operations the rank has issued in the group with it; those of a batch count each."""
+    group: str  # the name of the group
+    number: int  # its number in the group: of collectives, or of operations between two ranks
+    order: int  # how many operations the rank has issued in the group with it; those of a batch count each
 
 
 class End(NamedTuple):
     """Where a rank is when nobody goes on."""
 
     works: tuple[Work, ...]
-    done: int
-    """So many of them are done, as far as the rank is told."""
-    stuck: bool
-    """Whether its device stands still; else it is in the next one."""
-    last: Step | None
-    """What it does: it waits, stays, has failed or died. None if it has come to its end."""
+    done: int  # so many of them are done, as far as the rank is told
+    stuck: bool  # whether its device stands still; else it is in the next one
+    last: Step | None  # what it does: it waits, stays, has failed or died. None if it has come to its end.
 
 
 Groups = Mapping[str, Sequence[Sequence[int]]]

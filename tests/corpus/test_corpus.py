@@ -52,17 +52,21 @@ def packed() -> tuple[Mapping[str, Mapping[str, bytes]], Mapping[str, pack.Truth
     }, truths
 
 
-def diagnoses(name: str, folder: Path) -> dict[str, Found]:
-    """Return what is said of each kind of a job's evidence, and of ``all``."""
-    told: dict[str, list[Told]] = {}
-    for path, data in packed()[0][name].items():
+def told(files: Mapping[str, bytes], folder: Path) -> dict[str, list[Told]]:
+    """Return what the files of each kind of a job's evidence say, and of ``all``."""
+    kinds: dict[str, list[Told]] = {}
+    for path, data in files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-        told.setdefault(path.split("/")[1], []).append(intake.told_by(str(file)))
+        kinds.setdefault(path.split("/")[1], []).append(intake.told_by(str(file)))
+    return {**kinds, "all": [one for several in kinds.values() for one in several]}
+
+
+def diagnoses(name: str, folder: Path) -> dict[str, Found]:
+    """Return what is said of each kind of a job's evidence, and of ``all``."""
     source = needed.Lines(_class_of(name))
-    whole = {**told, "all": [one for several in told.values() for one in several]}
-    return {kind: found(several, source) for kind, several in whole.items()}
+    return {kind: found(several, source) for kind, several in told(packed()[0][name], folder).items()}
 
 
 def found(told: Iterable[Told], source: known.Source) -> Found:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from corpus import nccl
-from corpus.test_corpus import Found, found
+from corpus.test_corpus import Found, found, told
 from support import needed
-from unhang.diagnose import intake, known
+from unhang.diagnose import known
 from unhang.diagnose.evidence import Frame
 from unhang.diagnose.fixes import Place
-from unhang.diagnose.job import Told
 from unhang.shapes import catalog
 
 TRUTHS = nccl.read()[1]
@@ -31,12 +30,9 @@ named.
 PATCHED = {fix: tuple(one._replace(verdict="applied") for one in stands) for fix, stands in needed.NEEDED.items()}
 
 
-class Lines:
-    """The sources from which the recorded ranks ran: each line is in the function that its frame names."""
-
-    def is_at(self, frame: Frame, place: Place) -> bool:
-        """Return whether a frame is in a function."""
-        return True
+def lines(frame: Frame, place: Place) -> bool:
+    """Return whether a frame is in a function, by the sources from which the recorded ranks ran: as it says itself."""
+    return True
 
 
 @cache
@@ -45,21 +41,10 @@ def packed() -> dict[str, bytes]:
     return nccl.read()[0]
 
 
-def told(name: str, folder: Path) -> dict[str, list[Told]]:
-    """Return what the files of each kind of a recording's evidence say, and of ``all``."""
-    kinds: dict[str, list[Told]] = {}
-    for path, data in packed().items():
-        if path.startswith(f"{name}/"):
-            file = folder / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-            kinds.setdefault(path.split("/")[1], []).append(intake.told_by(str(file)))
-    return {**kinds, "all": [one for several in kinds.values() for one in several]}
-
-
 def diagnoses(name: str, folder: Path) -> dict[str, Found]:
     """Return what is said of each kind of a recording's evidence, and of ``all``."""
-    return {kind: found(several, Lines()) for kind, several in told(name, folder).items()}
+    own = {path: data for path, data in packed().items() if path.startswith(f"{name}/")}
+    return {kind: found(several, lines) for kind, several in told(own, folder).items()}
 
 
 @pytest.mark.parametrize("name", FIXES)
@@ -71,7 +56,7 @@ def test_a_hang_of_a_fix_is_known_where_the_fix_is_needed_and_never_where_it_is_
         kind for job, kind in _IS_NOT_SHOWN if job == name
     }
     for each in by_kind.values():
-        answers = known.answers(each.diagnosis, needed.SIGNATURES, Lines(), PATCHED)
+        answers = known.answers(each.diagnosis, needed.SIGNATURES, lines, PATCHED)
         assert {one.answer for one in answers} <= {"not-here"}
 
 

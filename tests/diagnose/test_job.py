@@ -60,24 +60,17 @@ def test_the_best_dump_of_a_rank_counts(better: Dump, worse: Dump) -> None:
     for names in (["a", "b"], ["b", "a"]):
         job = merged([Told(names[0], (better,)), Told(names[1], (worse,))])
         assert job.ranks[1].waiting == better.rank.waiting
-        assert [(one.file, one.why.partition(" ")[0], one.partly) for one in job.unread] == [
-            (names[1], names[0], False)
-        ]
+        left = [(one.file, one.why.partition(" ")[0], one.partly) for one in job.unread]
+        assert left == [(names[1], names[0], False)]
 
 
 def test_a_part_without_a_rank_is_asked_for() -> None:
     operation = waits(-1)
-    job = merged(
-        [
-            Told("a", (dumped(-1),)),
-            Told("b", parts=(Rank(-1, messages=(Message("m", "l"),)), Rank(-1))),
-            Told("c_2", parts=(Rank(-1, waiting=operation),), named=2),
-        ]
-    )
-    assert job.unranked == ("a", "b")
-    assert job.strangers == (Message("m", "l"),)
-    assert list(job.ranks) == [2]
-    assert job.ranks[2].waiting[0].rank == 2
+    nameless = Told("b", parts=(Rank(-1, messages=(Message("m", "l"),)), Rank(-1)))
+    named = Told("c_2", parts=(Rank(-1, waiting=operation),), named=2)
+    job = merged([Told("a", (dumped(-1),)), nameless, named])
+    assert (job.unranked, job.strangers) == (("a", "b"), (Message("m", "l"),))
+    assert [(number, one.waiting[0].rank) for number, one in job.ranks.items()] == [(2, 2)]
 
 
 def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
@@ -146,25 +139,17 @@ def test_of_the_stacks_of_two_jobs_those_with_most_ranks_are_read() -> None:
         return Told(file, parts=(Rank(-1, stacks=(Stack("MainThread", (), True, file),)),), named=rank)
 
     job = merged([spied("a/rank_0", 0), spied("b/rank_0", 0), spied("b/rank_1", 1), spied("c/rank_2", 2)])
-    assert [stack.source for rank in job.ranks.values() for stack in rank.stacks] == [
-        "b/rank_0",
-        "b/rank_1",
-        "c/rank_2",
-    ]
+    read = [stack.source for rank in job.ranks.values() for stack in rank.stacks]
+    assert read == ["b/rank_0", "b/rank_1", "c/rank_2"]
     assert [one.file for one in job.unread] == ["a/rank_0"]
 
 
-def test_a_rank_that_a_node_has_seen_to_run_is_not_gone_on_another() -> None:
-    told = [
-        Told("a/ranks.json", parts=(Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))),
-        Told("b/ranks.json", parts=(Rank(1, process="running"),)),
-    ]
-    job = merged(told)
-    assert (job.ranks, job.running) == ({2: Rank(2, process="gone")}, frozenset({0, 1}))
-
-
-def test_what_a_rank_uses_of_a_cpu_is_known_beside_its_stacks() -> None:
+def test_what_nodes_have_seen_of_processes_counts_beside_their_stacks() -> None:
+    """A rank that one has seen to run is not gone on another."""
     stacks = (Stack("MainThread", (), True, "s"),)
-    row = Rank(1, process="running", cpu=0.5)
-    job = merged([Told("ranks.json", parts=(row,)), Told("s", parts=(Rank(1, stacks=stacks),))])
-    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5)}
+    gone = (Rank(0, process="running"), Rank(1, process="gone"), Rank(2, process="gone"))
+    here = (Rank(1, process="running", cpu=0.5),)
+    told = [Told("a/ranks.json", parts=gone), Told("b/ranks.json", parts=here)]
+    job = merged([*told, Told("s", parts=(Rank(1, stacks=stacks),))])
+    assert job.ranks == {1: Rank(1, stacks=stacks, cpu=0.5), 2: Rank(2, process="gone")}
+    assert job.running == frozenset({0, 1})

@@ -110,73 +110,6 @@ def test_a_host_that_waits_for_its_device_may_have_left_the_innermost_function()
     assert told(whole._replace(ranks=busy)) == {}
 
 
-_SOURCE = """\
-class MoEAllGatherTokenDispatcher:
-    def combine_postprocess(self):
-        raise
-
-
-class MoEAlltoAllTokenDispatcher:
-    def combine_postprocess(self):
-        def inner():
-            raise
-        raise
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "file", "wanted"),
-    [
-        (3, f"/opt/venv/{DISPATCHER}", "known"),
-        (3, "token_dispatcher.py", "known"),  # so py-spy cuts paths
-        (10, f"/opt/venv/{DISPATCHER}", None),
-        (10, "token_dispatcher.py", None),
-        (90, f"/opt/venv/{DISPATCHER}", "possible"),
-        (90, "token_dispatcher.py", "possible"),
-        (3, "/job/token_dispatcher.py", None),
-    ],
-)
-def test_the_line_tells_which_of_several_classes_it_is(
-    line: int, file: str, wanted: str | None, tmp_path: Path
-) -> None:
-    path = tmp_path / DISPATCHER
-    path.parent.mkdir(parents=True)
-    path.write_text(_SOURCE)
-    error = failing("RuntimeError: shape '[2, 4]' is invalid for input of size 0")[0]
-    failed = Rank(0, messages=(error._replace(frames=(Frame("combine_postprocess", file, line),)),))
-    found = known.diagnose(job([failed]))
-    answers = known.answers(found, needed.SIGNATURES, Sources([str(tmp_path)]), needed.NEEDED)
-    assert needed.words(answers).get("allgather-empty-expert") == wanted
-
-
-@pytest.mark.parametrize("verdict", ["applied", "fixed-upstream", "not-affected"])
-def test_code_that_lacks_the_defect_is_never_known(verdict: str) -> None:
-    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict=verdict) for one in needed.NEEDED["mtp-cp-deadlock"])}
-    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-    assert (found.fix, found.answer) == ("mtp-cp-deadlock", "not-here")
-
-
-def test_a_defect_that_cannot_strike_the_job_by_its_settings_is_only_possible() -> None:
-    for word, answer in (("strikes", "known"), ("unknown", "known"), ("cannot-strike", "possible")):
-        stands = {"mtp-cp-deadlock": tuple(one._replace(strikes=word) for one in needed.NEEDED["mtp-cp-deadlock"])}
-        (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-        assert (found.fix, found.answer) == ("mtp-cp-deadlock", answer)
-
-
-def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
-    whole = next(hung.job for fix, hung in EACH if fix == "sft-packed-seq-broadcast")
-    fix = "sft-packed-seq-broadcast"
-    other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
-    (found,) = known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
-    assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
-
-
-def test_an_unknown_shape_leaves_it_open() -> None:
-    stands = {"mtp-cp-deadlock": tuple(one._replace(verdict="drifted") for one in needed.NEEDED["mtp-cp-deadlock"])}
-    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
-    assert (found.answer, found.question[-1]) == ("possible", "?")
-
-
 FUNCTIONS = """\
 @decorated
 def f():
@@ -197,6 +130,57 @@ class B:
 
 
 @pytest.mark.parametrize(
+    ("line", "file", "wanted"),
+    [
+        (10, f"/opt/venv/{DISPATCHER}", "known"),
+        (10, "token_dispatcher.py", "known"),  # so py-spy cuts paths
+        (15, f"/opt/venv/{DISPATCHER}", None),
+        (15, "token_dispatcher.py", None),
+        (90, f"/opt/venv/{DISPATCHER}", "possible"),
+        (90, "token_dispatcher.py", "possible"),
+        (10, "/job/token_dispatcher.py", None),
+    ],
+)
+def test_the_line_tells_which_of_several_classes_it_is(
+    line: int, file: str, wanted: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / DISPATCHER
+    path.parent.mkdir(parents=True)
+    source = FUNCTIONS.replace(" f(", " combine_postprocess(").replace("class A", "class MoEAllGatherTokenDispatcher")
+    path.write_text(source)
+    error = failing("RuntimeError: shape '[2, 4]' is invalid for input of size 0")[0]
+    failed = Rank(0, messages=(error._replace(frames=(Frame("combine_postprocess", file, line),)),))
+    found = known.diagnose(job([failed]))
+    answers = known.answers(found, needed.SIGNATURES, Sources([str(tmp_path)]), needed.NEEDED)
+    assert needed.words(answers).get("allgather-empty-expert") == wanted
+
+
+@pytest.mark.parametrize(
+    ("of_all", "answer"),
+    [
+        *(({"verdict": verdict}, "not-here") for verdict in ("applied", "fixed-upstream", "not-affected")),
+        ({"verdict": "drifted"}, "possible"),
+        ({"strikes": "strikes"}, "known"),
+        ({"strikes": "unknown"}, "known"),
+        ({"strikes": "cannot-strike"}, "possible"),
+    ],
+)
+def test_the_verdict_here_and_the_settings_of_the_job_decide(of_all: dict[str, str], answer: str) -> None:
+    stands = {"mtp-cp-deadlock": tuple(one._replace(**of_all) for one in needed.NEEDED["mtp-cp-deadlock"])}
+    (found,) = known.answers(known.diagnose(MTP), needed.SIGNATURES, needed.Lines(), stands)
+    assert (found.fix, found.answer) == ("mtp-cp-deadlock", answer)
+    assert found.question.endswith("?") is (answer == "possible")
+
+
+def test_a_shape_in_which_the_defect_hangs_in_no_such_way_is_not_it() -> None:
+    whole = next(hung.job for fix, hung in EACH if fix == "sft-packed-seq-broadcast")
+    fix = "sft-packed-seq-broadcast"
+    other = {fix: tuple(one._replace(shape="0" * 16) for one in needed.NEEDED[fix])}
+    (found,) = known.answers(known.diagnose(whole), needed.SIGNATURES, needed.Lines(), other)
+    assert (told(whole), found.answer) == ({fix: "known"}, "not-here")
+
+
+@pytest.mark.parametrize(
     ("function", "line", "place", "wanted"),
     [
         ("f", 3, "f", True),
@@ -212,27 +196,24 @@ class B:
 )
 def test_a_line_tells_the_function(function: str, line: int, place: str, wanted: bool | None, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(FUNCTIONS)
-    assert Sources([str(tmp_path)]).is_at(Frame(function, "a.py", line), Place("a.py", place)) is wanted
+    assert Sources([str(tmp_path)])(Frame(function, "a.py", line), Place("a.py", place)) is wanted
 
 
 @pytest.mark.parametrize("content", [None, b"def f(:\n", b"\xff\xfe\0", b"(" * 100_000])
 def test_a_source_that_cannot_be_read_tells_nothing(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "a.py").write_bytes(content)
-    assert Sources([str(tmp_path), "/nowhere"]).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
-    assert Sources(()).is_at(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+    assert Sources([str(tmp_path), "/nowhere"])(Frame("f", "a.py", 1), Place("a.py", "f")) is None
+    assert Sources(())(Frame("f", "a.py", 1), Place("a.py", "f")) is None
 
 
 def test_each_rank_is_in_one_place_and_the_most_come_first() -> None:
     waits = issued(hung_jobs.WORLD, 3, "all_reduce", 2, at=(C10D, "job/train.py::step"))
     failed = rank(lines=failing("ValueError: no", "job/train.py::step"), recorded=False)
     found = known.diagnose(job([failed, rank(waits), rank(waits), rank(at=("job/data.py::read",))]))
-    assert [*found.who.why] == [0]
-    assert [(place.ranks, place.doing) for place in found.places] == [
-        ((1, 2), "waiting in all_reduce 3 of default_pg, [2] Float"),
-        ((0,), "failing"),
-        ((3,), "in read"),
-    ]
+    places = {place.ranks: place.doing for place in found.places}
+    assert [*places] == [(1, 2), (0,), (3,)]
+    assert [*places.values()] == ["waiting in all_reduce 3 of default_pg, [2] Float", "failing", "in read"]
 
 
 def test_an_answer_has_the_ranks_that_wait_in_the_function_alone() -> None:

@@ -25,8 +25,8 @@ def ring(number: int, *batches: int, sizes: int = 4, waits: bool = True) -> Rank
     moves = [BEGIN]
     for batch in batches:
         done = batch < batches[-1] or not waits
-        moves.append(Move("8", "send", after, done, batch, 2 * batch - 1))
-        moves.append(Move("8", "recv", before, done, batch, 2 * batch))
+        moves.append(Move("8", "send", after, done, 2 * batch - 1))
+        moves.append(Move("8", "recv", before, done, 2 * batch))
     last = [end("send", after, sizes, batches[-1]), end("recv", before, sizes, batches[-1])] if waits else []
     return rank(*last)._replace(moves=tuple(moves))
 
@@ -84,16 +84,26 @@ def test_the_end_with_another_size_than_most_is_named() -> None:
     assert found.why[1] == "in CONTEXT_PARALLEL_GROUP, rank 0 sends 4 Float, and rank 1 receives 9 Float"
 
 
-def test_two_ends_that_differ_are_both_named_where_nothing_tells_them_apart() -> None:
-    found = who.of(facts.of(job([rank(end("send", 1, 4)), rank(end("recv", 0, 5)), rank(), rank()])))
-    assert (found.rule, [*found.why]) == ("disagrees", [0, 1])
+AT_ALL = rank(issued(Group("0", "default_pg", (0, 1, 2, 3)), 3, "all_reduce", 2))
 
 
-def test_of_ranks_that_have_come_the_one_is_stuck_that_has_not_begun() -> None:
-    others = [rank(issued(RING, 9, "all_reduce", 2))] * 2
-    two = [rank(end("send", 1, begun=True)), rank(end("recv", 0))]
-    found = who.of(facts.of(job([*two, *others])))
-    assert (found.rule, [*found.why]) == ("together", [1])
+@pytest.mark.parametrize(
+    ("ranks", "rule", "named"),
+    [
+        # two ends differ, and nothing tells them apart
+        ([rank(end("send", 1, 4)), rank(end("recv", 0, 5)), rank(), rank()], "disagrees", [0, 1]),
+        # of two that have come, one has not begun
+        (
+            [rank(end("send", 1, begun=True)), rank(end("recv", 0)), *[rank(issued(RING, 9, "all_reduce", 2))] * 2],
+            "together", [1],
+        ),
+        # as of dumps of active operations alone: one has left out an exchange, and is in a collective
+        ([AT_ALL, rank(end("send", 2)), AT_ALL, rank(end("recv", 2))], "disagrees", [2]),
+    ],
+)  # fmt: skip
+def test_whom_sends_and_receives_make_suspect(ranks: list[Rank], rule: str, named: list[int]) -> None:
+    found = who.of(facts.of(job(ranks)))
+    assert (found.rule, [*found.why]) == (rule, named)
 
 
 def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
@@ -112,13 +122,6 @@ def test_a_rank_that_left_out_a_batch_is_not_like_the_others() -> None:
     assert [*who.of(facts.of(whole)).why] == [2]
 
 
-def test_whom_all_wait_for_is_named_alone_though_no_dump_tells_what_was_done() -> None:
-    """As of dumps of active operations alone: one has left out an exchange, and is in a collective."""
-    here = rank(issued(Group("0", "default_pg", (0, 1, 2, 3)), 3, "all_reduce", 2))
-    whole = job([here, rank(end("send", 2)), here, rank(end("recv", 2))])
-    assert [*who.of(facts.of(whole)).why] == [2]
-
-
 def pipelines(many: int) -> Job:
     """Return a job of pipelines of four stages, of which one rank left no file: the others wait for it, one by one."""
     hop = many // 4
@@ -127,7 +130,7 @@ def pipelines(many: int) -> Job:
     ranks: list[Rank | None] = []
     for number in range(many):
         own, before = groups[number % hop], number - hop
-        past = [Move(own.name, "recv", abs(before), True, at, at) for at in range(1, 9)]
+        past = [Move(own.name, "recv", abs(before), True, at) for at in range(1, 9)]
         first = issued(world, 3, "all_reduce", 2)
         if before >= 0:
             first = issued(own, 9, "recv", 2)._replace(peer=before)

@@ -11,7 +11,7 @@ from support.hung_jobs import job as hung_job
 from support.hung_jobs import rank
 from unhang import __version__
 from unhang.diagnose import facts, report
-from unhang.diagnose.evidence import Count, Group, Job, Message, Operation, Rank, Unread, span
+from unhang.diagnose.evidence import Group, Job, Message, Operation, Rank, Unread, span
 from unhang.diagnose.fixes import Standing
 from unhang.diagnose.known import ANSWERS, Answer, Diagnosis
 from unhang.diagnose.report import Report
@@ -67,16 +67,22 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "size", "line"),
+    ("ranks", "spoken", "size", "line"),
     [
-        ((0, 1, 2, 4), 8, "read 6 files: 4 of 8 ranks; nothing of ranks 3, 5-7"),
-        ((0,), 2, "read 6 files: 1 of 2 ranks; nothing of rank 1"),
-        ((0, 1), 2, "read 6 files: 2 of 2 ranks"),
-        ((0, 7), None, "read 6 files: 2 ranks"),
+        ((0, 1, 2, 4), (), 8, "read 6 files: 4 of 8 ranks; nothing of ranks 3, 5-7"),
+        ((0,), (), 2, "read 6 files: 1 of 2 ranks; nothing of rank 1"),
+        ((0, 1), (), 2, "read 6 files: 2 of 2 ranks"),
+        ((0, 7), (), None, "read 6 files: 2 ranks"),
+        (
+            (0, 1), (2, 3), 5,
+            "read 6 files: 2 of 5 ranks; nothing of rank 4; of ranks 2-3 only lines without an error or a collective",
+        ),
     ],
-)
-def test_a_line_says_of_which_ranks_there_is_nothing(ranks: tuple[int, ...], size: int | None, line: str) -> None:
-    job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size)
+)  # fmt: skip
+def test_a_line_says_of_which_ranks_there_is_nothing(
+    ranks: tuple[int, ...], spoken: tuple[int, ...], size: int | None, line: str
+) -> None:
+    job = JOB._replace(ranks={rank: Rank(rank) for rank in ranks}, size=size, spoken=frozenset(spoken))
     assert said(made(job=job, environment=None)) == f"{NOBODY}\n\n{line}"
 
 
@@ -88,13 +94,6 @@ def test_files_that_tell_of_no_rank_are_no_proof_that_none_is_suspect() -> None:
         (nothing._replace(spoken=frozenset({3})), NOBODY),
     ):
         assert report.text(made(job=job, environment=None), colour=False).startswith(begins)
-
-
-def test_a_line_says_of_which_ranks_there_are_lines_of_no_use() -> None:
-    job = JOB._replace(size=8, spoken=frozenset({3, 5}))
-    assert said(made(job=job, environment=None)).endswith(
-        "4 of 8 ranks; nothing of ranks 6-7; of ranks 3, 5 only lines without an error or a collective"
-    )
 
 
 def test_an_error_after_which_a_rank_went_on_is_told_and_makes_it_no_suspect() -> None:
@@ -223,19 +222,14 @@ def test_the_json_document_has_the_documented_form() -> None:
                 "changes_numbers": False,
                 "summary": "One rank waits alone.",
                 "places": [
-                    {
-                        "ranks": [0],
-                        "processes": [],
-                        "doing": "waiting in all_reduce 3",
-                        "evidence": ["rank_0: entry 7"],
-                    },
-                    {"ranks": [1, 2, 4], "processes": [], "doing": "elsewhere", "evidence": []},
+                    {"processes": [], "ranks": [*one.ranks], "doing": one.doing, "evidence": [*one.evidence]}
+                    for one in KNOWN.places
                 ],
                 "before": [],
                 "question": None,
                 "command": "unhang apply --target /site --fix mtp-cp-deadlock",
                 "standings": [NEEDED._asdict()],
-            },
+            }
         ],
     }
     assert json.loads(report.document(made()._replace(environment=None)))["environment"] is None
@@ -279,40 +273,40 @@ def test_github_gets_an_annotation_for_each_answer_and_each_file_that_was_not_re
     assert [text for _, _, text in heads[4:]] == report.warnings(JOB)
 
 
-def test_what_was_not_read_is_named_with_the_reason() -> None:
-    assert report.warnings(JOB) == [
-        "cut: read in part: it breaks off",
-        "x: no",
-        "stack.txt: it does not say its rank. Put the rank into its name, as in rank3.txt, "
-        "or above what each process says, as in `rank 3:`",
-    ]
+READ_IN_PART, NOT_READ = "cut: read in part: it breaks off", "x: no"
+NO_RANK = (
+    "it does not say its rank. Put the rank into its name, as in rank3.txt, or above what each process says, as in"
+)
+SAME = [
+    Unread(f"{form}/rank{n}.txt", "spied/* is read for the same ranks", False)
+    for form in ("gdb", "spy")
+    for n in range(3)
+]
+MANY = [Unread(f"rank{number}.err", "it is empty", False) for number in range(1024)]
 
 
-def test_that_several_formats_tell_the_same_is_said_once() -> None:
-    why = "spied/rank*.txt is read for the same ranks"
-    same = [Unread(f"{form}/rank{number}.txt", why, False) for form in ("gdb", "native") for number in range(3)]
-    assert report.warnings(JOB._replace(unread=(*same, *UNREAD), unranked=())) == [
-        f"6 files, such as gdb/rank0.txt: {why}",
-        "cut: read in part: it breaks off",
-        "x: no",
-    ]
-    assert report.warnings(JOB._replace(unread=(same[0],), unranked=())) == [f"gdb/rank0.txt: {why}"]
-
-
-def test_of_many_files_with_one_fault_some_are_named() -> None:
-    many = tuple(Unread(f"rank{number}.err", "it is empty", False) for number in range(1024))
-    nobody = report.warnings(JOB._replace(ranks={}, unread=(), unranked=("a.bin",), files=1))
-    assert nobody == [
-        "a.bin: it does not say its rank. Put the rank into its name, as in rank3.txt, "
-        "or above what each process says, as in `rank 3:`"
-    ]  # no process counts
-    lines = report.warnings(JOB._replace(unread=(*many, *UNREAD), unranked=()))
-    assert lines[7:] == [
-        "rank7.err: it is empty",
-        "1016 more files, which --output-format json names: it is empty",
-        "cut: read in part: it breaks off",
-        "x: no",
-    ]
+@pytest.mark.parametrize(
+    ("unread", "unranked", "lines"),
+    [
+        (UNREAD, ("stack.txt",), [READ_IN_PART, NOT_READ, f"stack.txt: {NO_RANK} `rank 3:`"]),
+        ((), ("a.bin",), [f"a.bin: {NO_RANK} `rank 3:`"]),
+        # that several formats tell the same is said once
+        ((*SAME, *UNREAD), (), [f"6 files, such as gdb/rank0.txt: {SAME[0].why}", READ_IN_PART, NOT_READ]),
+        (SAME[:1], (), [f"gdb/rank0.txt: {SAME[0].why}"]),
+        # of many files with one fault, some are named
+        (
+            (*MANY, *UNREAD), (),
+            [
+                *(f"rank{number}.err: it is empty" for number in range(8)),
+                "1016 more files, which --output-format json names: it is empty", READ_IN_PART, NOT_READ,
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_not_read_is_named_with_the_reason(
+    unread: tuple[Unread, ...], unranked: tuple[str, ...], lines: list[str]
+) -> None:
+    assert report.warnings(JOB._replace(unread=(*unread,), unranked=unranked)) == lines
 
 
 def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> None:
@@ -323,33 +317,3 @@ def test_what_a_dump_says_reaches_the_terminal_without_control_characters() -> N
         assert all(character.isprintable() or character == "\n" for character in text)
         assert text.count("\\x1b[2J\\r::error::\\n\\u202e") == 4
     assert len(report.github(made(answer)).splitlines()) == 1 + len(report.warnings(JOB))
-
-
-TENSOR, FINISHED = Group("8", "TENSOR_MODEL_PARALLEL_GROUP"), Group("9", "EMBEDDING_GROUP")
-
-
-@pytest.mark.parametrize(
-    ("counts", "first", "rows"),
-    [
-        # ranks that are equally far are one row, and a group that is done is no column
-        (
-            {number: Count(9, 7 + (number == 3)) for number in range(1024)}, [3],
-            [["*", "3", "8/9"], ["0-2,", "4-1023", "7/9"]],
-        ),
-        # a suspect has a row apart from those that are as far
-        (dict.fromkeys(range(8), Count(9, 7)), [3, 5], [["*", "3,", "5", "7/9"], ["0-2,", "4,", "6-7", "7/9"]]),
-        # of many kinds of rows, a screen shows the suspects, and how many are left out
-        (
-            {number: Count(500, number) for number in range(30)}, [27],
-            [["*", "27", "27/500"], *([f"{n}", f"{n}/500"] for n in range(19)), ["and", "10", "more", "ranks"]],
-        ),
-        # where all is done, there is no table
-        (dict.fromkeys(range(2), Count(3, 3)), [], []),
-    ],
-)  # fmt: skip
-def test_the_table_of_ranks_and_groups(counts: dict[int, Count], first: list[int], rows: list[list[str]]) -> None:
-    ranks = {number: Rank(number, counts={"8": one, "9": Count(4, 4)}) for number, one in counts.items()}
-    whole = Job(ranks, {"8": TENSOR, "9": FINISHED}, len(ranks), 1)
-    text = said(made(job=whole, suspects=Who("device", dict.fromkeys(first, "behind"))))
-    table = text.partition(f"{report.TABLE}\n")[2].splitlines()
-    assert [line.split() for line in table] == [*([["ranks", "TENSOR_MODEL_PARALLEL_GROUP"]] if rows else []), *rows]

@@ -147,27 +147,19 @@ def test_ranks_that_do_the_same_are_one_place_with_a_few_lines() -> None:
         ("RuntimeError: NCCL communicator was aborted on rank 1: watchdog", STEP, False),
         ("torch.distributed.DistNetworkError: connection reset by peer", STEP, False),
         ("BrokenPipeError: [Errno 32] Broken pipe", STEP, False),
+        ("ValueError: loss is NaN", "", True),
+        ("torch.OutOfMemoryError: CUDA out of memory", "", True),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "", True),
+        ("exitcode  : -9", "", True),
+        ("exitcode  : -6", "", False),
+        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", "", False),
+        ("RuntimeError: DataLoader timed out after 60 seconds", "", True),
+        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", "", False),
+        ("RuntimeError: Detected mismatch between collectives on ranks.", "", False),
     ],
 )
-def test_an_error_of_python_s_own_is_no_consequence_whatever_its_words(text: str, at: str, fails: bool) -> None:
-    assert bool(where.failures(one(lines=[Message(text, "log:9", frames(at))]))) is fails
-
-
-@pytest.mark.parametrize(
-    ("text", "fails"),
-    [
-        ("ValueError: loss is NaN", True),
-        ("torch.OutOfMemoryError: CUDA out of memory", True),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", True),
-        ("exitcode  : -9", True),
-        ("exitcode  : -6", False),
-        ("RuntimeError: Timed out waiting 5000ms for recv operation to complete", False),
-        ("RuntimeError: DataLoader timed out after 60 seconds", True),
-        ("[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32", False),
-        ("RuntimeError: Detected mismatch between collectives on ranks.", False),
-    ],
-)
-def test_a_line_tells_a_failure_or_follows_from_one(text: str, fails: bool) -> None:
-    said = one(lines=[Message(text, "log:9")])
+def test_a_line_tells_a_failure_or_follows_from_one(text: str, at: str, fails: bool) -> None:
+    """An error of Python's own is no consequence, whatever its words."""
+    said = one(lines=[Message(text, "log:9", frames(*filter(None, [at])))])
     assert bool(where.failures(said)) is fails
     assert where.failing(4, said.messages) == Place((4,), "failing", (f"log:9: {text}",))

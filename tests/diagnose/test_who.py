@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import pytest
 
@@ -112,225 +113,178 @@ IN_FIRST = counted(4, 4)._replace(stacks=rank(at=(CALL, STEP)).stacks)
 GLOO_CALLS = IN_FIRST._replace(counts=counted(4, 4, device=False).counts)
 CUDA = line("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access")
 UNCAUGHT = failing("torch.OutOfMemoryError: CUDA out of memory", "job/loss.py::forward", "job/a.py::<module>")
-# By name: the job, the rule that is to name somebody, and whom. The corpus has the plain case of each rule.
-JOBS: dict[str, tuple[Job, str, list[int]]] = {
+EVALUATES, OVER = rank(at=(CALL, OTHER), recorded=False), rank(at=("threading.py::_shutdown",))
+LOGGED, NO = waits(recorded=False)._replace(stacks=spinning(STEP).stacks), line("ValueError: no")
+# By name: the ranks, the rule that is to name somebody, and whom. The corpus has the plain case of each rule.
+JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "the first in time": (
-        job(
-            [failed(line("ValueError: b", at=9.0)), failed(line("ValueError: a", "other:90", at=8.0)), waits(), waits()]
-        ),
+        [failed(line("ValueError: b", at=9.0)), failed(line("ValueError: a", "other:90", at=8.0)), waits(), waits()],
         "failed", [1],
     ),
     "the first of a log": (
-        job([failed(line("ValueError: b", "log:30")), failed(line("KeyError: a", "log:4")), waits(), waits()]),
+        [failed(line("ValueError: b", "log:30")), failed(line("KeyError: a", "log:4")), waits(), waits()],
         "failed", [1],
     ),
     "two, and no time": (
-        job([failed(line("ValueError: b", "a:30")), failed(line("KeyError: a", "b:4")), waits(), waits()]),
-        "failed", [0, 1],
+        [failed(line("ValueError: b", "a:30")), failed(line("KeyError: a", "b:4")), waits(), waits()], "failed", [0, 1],
     ),
     "several, for one reason": (
-        job([failed(line("OSError: shard-7")), failed(line("OSError: shard-9")), failed(line("KeyError: a")), waits()]),
+        [failed(line("OSError: shard-7")), failed(line("OSError: shard-9")), failed(line("KeyError: a")), waits()],
         "failed", [0, 1],
     ),
     "the watchdog's abort is not its own": (
-        job([waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE]), "host", [3],
+        [waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE], "host", [3],
     ),
-    "it went on": (job([rank(at=(CALL, STEP), lines=[line("ValueError: no")]), *[waits()] * 2, LATE]), "host", [3]),
-    "it ended with its error, and its dump still waits": (
-        job([waits(lines=UNCAUGHT), *[waits()] * 2, DONE]), "failed", [0],
-    ),
+    "it went on": ([rank(at=(CALL, STEP), lines=[NO]), *[waits()] * 2, LATE], "host", [3]),
+    "it ended with its error, and its dump still waits": ([waits(lines=UNCAUGHT), *[waits()] * 2, DONE], "failed", [0]),
     "the launcher says that it ended": (
-        job([waits(lines=[line("ValueError: no"), line("exitcode  : 1")]), *[waits()] * 2, DONE]), "failed", [0],
+        [waits(lines=[NO, line("exitcode  : 1")]), *[waits()] * 2, DONE], "failed", [0],
     ),
     "its watchdog says that it was there": (
-        job([waits(lines=UNCAUGHT)._replace(timed_out=True), *[waits()] * 2, DONE]), "host", [3],
+        [waits(lines=UNCAUGHT)._replace(timed_out=True), *[waits()] * 2, DONE], "host", [3],
     ),
     "a process that it began ended": (
-        job([waits(lines=[UNCAUGHT[0]._replace(frames=(Frame("<module>", "<string>", 1),))]), *[waits()] * 2, DONE]),
+        [waits(lines=[UNCAUGHT[0]._replace(frames=(Frame("<module>", "<string>", 1),))]), *[waits()] * 2, DONE],
         "host", [3],
     ),
-    "the others have done all": (job([waits(), *[rank(at=("threading.py::_shutdown",))] * 3]), "disagrees", [0]),
+    "the others have done all": ([waits(), *[OVER] * 3], "disagrees", [0]),
     "the others have been where it waits": (
-        job([waits(2), *[rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=("threading.py::_shutdown",))] * 3]),
-        "", [],
+        [waits(2), *[rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=("threading.py::_shutdown",))] * 3], "", [],
     ),
-    "one has done all": (job([*[waits()] * 3, rank(at=("threading.py::_shutdown",))]), "host", [3]),
+    "one has done all": ([*[waits()] * 3, OVER], "host", [3]),
     "half have done all, and nothing tells who is wrong": (
-        job([*STACKS[:2], *[rank(at=("threading.py::_shutdown",), recorded=False)] * 2]), "", [],
+        [*STACKS[:2], *[rank(at=("threading.py::_shutdown",), recorded=False)] * 2], "", [],
     ),
-    "it said an error, and waits where all wait": (
-        job([waits(lines=[line("ValueError: no")]), *[waits()] * 2, DONE]), "host", [3],
-    ),
+    "it said an error, and waits where all wait": ([waits(lines=[NO]), *[waits()] * 2, DONE], "host", [3]),
     "it said an error of its device, and waits where all wait": (
-        job([waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3]), "failed", [0],
+        [waits(lines=[line("RuntimeError: CUDA error: an illegal memory access")]), *[waits()] * 3], "failed", [0],
     ),
     "it said an error, and waits elsewhere than its peers": (
-        job([waits(lines=[line("ValueError: no")], group=TENSOR), *[waits()] * 3]), "failed", [0],
+        [waits(lines=[NO], group=TENSOR), *[waits()] * 3], "failed", [0],
     ),
-    "a pair has come, and is not done": (job([sends(0, 1), sends(1, 0), *[waits()] * 3]), "together", [0, 1]),
-    "a send waits for a rank of which nothing came": (job([sends(0, 1), None, *[waits()] * 3]), "silent", [1]),
+    "a pair has come, and is not done": ([sends(0, 1), sends(1, 0), *[waits()] * 3], "together", [0, 1]),
+    "a send waits for a rank of which nothing came": ([sends(0, 1), None, *[waits()] * 3], "silent", [1]),
     "two devices, and their peers issued more": (
-        job([counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)]), "device", [0, 1],
-    ),
-    "a device has not begun": (
-        job([counted(5, 9), *[begun(counted(5, 9))] * 3]), "device", [0],
+        [counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)], "device", [0, 1],
     ),
     "a device has not begun, and nothing came from another": (
-        job([counted(5, 9), *[begun(counted(5, 9))] * 2]), "device", [0],
+        [counted(5, 9), *[begun(counted(5, 9))] * 2], "device", [0],
     ),
-    "a device has done nothing of a group": (job([counted(0, 1), *[counted(1, 1)] * 3]), "device", [0]),
-    "gloo has no device": (job([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3]), "", []),
-    "a device is ahead, and three are at one place": (job([counted(7, 9), *[counted(5, 9)] * 3]), "disagrees", [0]),
-    "two devices are ahead of two": (job([counted(7, 9), counted(7, 9), *[counted(5, 9)] * 2]), "device", [2, 3]),
+    "a device has done nothing of a group": ([counted(0, 1), *[counted(1, 1)] * 3], "device", [0]),
+    "gloo has no device": ([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3], "", []),
+    "a device is ahead, and three are at one place": ([counted(7, 9), *[counted(5, 9)] * 3], "disagrees", [0]),
+    "two devices are ahead of two": ([counted(7, 9), counted(7, 9), *[counted(5, 9)] * 2], "device", [2, 3]),
     "a broadcast's source does not wait": (
-        job([counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3]), "", [],
+        [counted(7, 9, kind="broadcast"), *[counted(5, 9, kind="broadcast")] * 3], "", [],
     ),
-    "sends and receives count by rank": (job([counted(5, 9, shared=False), *[counted(7, 9)] * 3]), "", []),
+    "sends and receives count by rank": ([counted(5, 9, shared=False), *[counted(7, 9)] * 3], "", []),
     "sizes explain it": (
-        job([counted(5, 9), *[counted(5, 9)] * 2, rank(issued(TENSOR, 6, "all_reduce", 3, done=True))]),
-        "disagrees", [3],
+        [counted(5, 9), *[counted(5, 9)] * 2, rank(issued(TENSOR, 6, "all_reduce", 3, done=True))], "disagrees", [3],
     ),
-    "stacks: nothing came": (job([None, *STACKS]), "silent", [0]),
-    "nothing came, and another is late": (job([None, DONE, waits(), waits(), waits()]), "host", [1]),
-    "nothing came, and another is late by its stack": (
-        job([None, rank(at=(READ,), recorded=False), *[waits()] * 3]), "host", [1],
-    ),
-    "nothing came of most: any of them may be late": (job([None, None, None, waits()]), "", []),
-    "a receive waits for a host that is late": (job([DONE, sends(1, 0)]), "host", [0]),
-    "a host is late, by its count": (job([counted(7, 7), *[counted(7, 8)] * 3]), "host", [0]),
-    "it waits in another collective": (job([waits(group=TENSOR, number=9), *[waits()] * 3]), "disagrees", [0]),
-    "stacks: one is in none": (job([rank(at=(READ,), recorded=False), *STACKS]), "host", [0]),
-    "stacks: the dump of one has nothing pending": (job([DONE, *STACKS]), "host", [0]),
+    "stacks: nothing came": ([None, *STACKS], "silent", [0]),
+    "nothing came, and another is late": ([None, DONE, waits(), waits(), waits()], "host", [1]),
+    "nothing came, and another is late by its stack": ([None, READS, *[waits()] * 3], "host", [1]),
+    "nothing came of most: any of them may be late": ([None, None, None, waits()], "", []),
+    "a receive waits for a host that is late": ([DONE, sends(1, 0)], "host", [0]),
+    "a host is late, by its count": ([counted(7, 7), *[counted(7, 8)] * 3], "host", [0]),
+    "it waits in another collective": ([waits(group=TENSOR, number=9), *[waits()] * 3], "disagrees", [0]),
+    "stacks: one is in none": ([READS, *STACKS], "host", [0]),
+    "stacks: the dump of one has nothing pending": ([DONE, *STACKS], "host", [0]),
     "stacks: one is in none, and its dump has nothing pending": (
-        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS]), "host", [0],
+        [rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(READ,)), *STACKS], "host", [0],
     ),
     "most are at the end, and one has issued more": (
-        job([rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()]), "disagrees", [3],
+        [rank(issued(WORLD, 2, "all_reduce", 2, done=True), at=(ENDS, STEP))] * 3 + [waits()], "disagrees", [3],
     ),
     "stacks: most are at the end, and one is not": (
-        job([rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)]), "host", [3],
+        [rank(at=(ENDS, STEP), recorded=False)] * 3 + [spinning(STEP)], "host", [3],
     ),
-    "stacks: one waits for its next call": (job([BETWEEN, *STACKS]), "host", [0]),
-    "stacks: one waits for its next call, another is not heard of": (job([BETWEEN, *STACKS, None]), "silent", [4]),
-    "stacks: one waits for its next call, the others are in two": (
-        job([BETWEEN, rank(at=(CALL, OTHER), recorded=False), *STACKS]), "", [],
-    ),
-    "stacks: one waits for its next call, another is in none": (
-        job([BETWEEN, rank(at=(READ,), recorded=False), *STACKS]), "host", [1],
-    ),
-    "stacks: one waits for its next call, and nobody is in a collective": (
-        job([BETWEEN, *[rank(at=(STEP,), recorded=False)] * 3]), "", [],
-    ),
-    "it waits for its next call, and its group for it": (job([BETWEEN, *[waits()] * 3]), "host", [0]),
+    "stacks: one waits for its next call": ([BETWEEN, *STACKS], "host", [0]),
+    "stacks: one waits for its next call, another is not heard of": ([BETWEEN, *STACKS, None], "silent", [4]),
+    "stacks: one waits for its next call, the others are in two": ([BETWEEN, EVALUATES, *STACKS], "", []),
+    "stacks: one waits for its next call, another is in none": ([BETWEEN, READS, *STACKS], "host", [1]),
+    "stacks: one waits for its next call, and nobody is in a collective": ([BETWEEN, *[ELSEWHERE] * 3], "", []),
+    "it waits for its next call, and its group for it": ([BETWEEN, *[waits()] * 3], "host", [0]),
     "another type, where a log tells of one rank and no type": (
-        job([logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()]), "disagrees", [3],
+        [logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()], "disagrees", [3],
     ),
-    "stacks: two may wait for their device": (job([rank(at=(STEP,), recorded=False)] * 2 + STACKS), "", []),
-    "stacks: all but one wait for their device": (
-        job([rank(at=(READ,), recorded=False), *[rank(at=(STEP,), recorded=False)] * 3]), "host", [0],
-    ),
+    "stacks: two may wait for their device": ([ELSEWHERE] * 2 + STACKS, "", []),
+    "stacks: all but one wait for their device": ([READS, *[ELSEWHERE] * 3], "host", [0]),
     "stacks: some are where ranks are that wait by their logs": (
-        job(
-            [
-                spinning(READ),
-                spinning(STEP),
-                spinning(STEP),
-                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
-            ],
-            size=6,
-        ),
-        "host", [0],
+        [spinning(READ), spinning(STEP), spinning(STEP), *[LOGGED] * 3], "host", [0],
     ),
-    "stacks: one is on no CPU where ranks are that wait by their logs": (
-        job([rank(at=(STEP,), recorded=False), *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3]),
-        "host", [0],
-    ),
+    "stacks: one is on no CPU where ranks are that wait by their logs": ([ELSEWHERE, *[LOGGED] * 3], "host", [0]),
     "stacks: some wait for their devices, and logs tell of others": (
-        job(
-            [
-                spinning(READ),
-                *[spinning(SYNC, STEP)] * 2,
-                *[waits(recorded=False)._replace(stacks=spinning(STEP).stacks)] * 3,
-            ],
-            size=6,
-        ),
-        "host", [0],
+        [spinning(READ), *[spinning(SYNC, STEP)] * 2, *[LOGGED] * 3], "host", [0],
     ),
     "stacks: some wait for their devices, and nobody is in a collective": (
-        job([*[spinning(SYNC, OTHER)] * 2, *[spinning(STEP)] * 3]), "", [],
+        [*[spinning(SYNC, OTHER)] * 2, *[spinning(STEP)] * 3], "", [],
     ),
-    "halves": (job([waits(size=9), waits(size=9), waits(), waits()]), "disagrees", [0, 1, 2, 3]),
-    "stacks: another call": (job([rank(at=(CALL, OTHER), recorded=False), *STACKS]), "disagrees", [0]),
+    "halves": ([waits(size=9), waits(size=9), waits(), waits()], "disagrees", [0, 1, 2, 3]),
+    "stacks: another call": ([EVALUATES, *STACKS], "disagrees", [0]),
     "stacks: some wait for the one in another call, and more are past it": (
-        job([rank(at=(CALL, OTHER), recorded=False), *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS]),
-        "disagrees", [0],
+        [EVALUATES, *[rank(at=(CALL, READ), recorded=False)] * 2, *STACKS], "disagrees", [0],
     ),
     "stacks and logs: another call": (
-        job([logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]), "disagrees", [0],
+        [logged_in(TENSOR, 1, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3], "disagrees", [0],
     ),
     "stacks and logs: another call of one collective": (
-        job([logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3]), "", [],
+        [logged_in(WORLD, 3, at=(CALL, OTHER)), *[logged_in(WORLD, 3, at=(CALL, STEP))] * 3], "", [],
     ),
     "stacks: another way to one call": (
-        job([rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)]),
+        [rank(at=(CALL, "job/train.py::reduce", way), recorded=False) for way in (OTHER, STEP, STEP, STEP)],
         "host", [0],
     ),
     "a cycle, and nothing came from another": (
-        job([waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], 5), "disagrees",
-        [0, 1],
+        [*[waits(group=group, number=9) for group in (FIRST, FIRST._replace(name="30"), FIVE, FIVE)], None],
+        "disagrees", [0, 1],
     ),
     "gloo: one is in another group than most": (
-        job([in_group("1"), in_group("1"), in_group("1"), in_group("2")]), "disagrees", [3],
+        [in_group("1"), in_group("1"), in_group("1"), in_group("2")], "disagrees", [3],
     ),
-    "gloo: each is in a group of its own": (job([in_group("1"), in_group("2")]), "disagrees", [0, 1]),
-    "gloo: another is in no group": (job([in_group("1"), in_group("1"), in_group("2"), gloo()]), "host", [3]),
+    "gloo: each is in a group of its own": ([in_group("1"), in_group("2")], "disagrees", [0, 1]),
+    "gloo: another is in no group": ([in_group("1"), in_group("1"), in_group("2"), gloo()], "host", [3]),
     "gloo: a group of which others are done with another one": (
-        job([in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2]), "", [],
+        [in_group("1"), in_group("1"), *[gloo(issued(Group("2", ""), 1, "all_reduce", 2, done=True))] * 2], "", [],
     ),
-    "gloo: a source may wait in another group": (
-        job([*[in_group("1", "gather")] * 3, in_group("2", "gather")]), "", [],
-    ),
-    "a receiver is behind its fellows": (job([sent(2), sent(2), sent(1), sent(2)]), "device", [2]),
+    "gloo: a source may wait in another group": ([*[in_group("1", "gather")] * 3, in_group("2", "gather")], "", []),
+    "a receiver is behind its fellows": ([sent(2), sent(2), sent(1), sent(2)], "device", [2]),
     "a receiver is behind its fellows, and waits in another group first": (
-        job([sent(2), sent(2), held(sent(1)), sent(2)]), "disagrees", [2],
+        [sent(2), sent(2), held(sent(1)), sent(2)], "disagrees", [2],
     ),
-    "all receivers are behind the source": (job([sent(2), *[sent(1)] * 3]), "", []),
-    "a cycle through one rank": (job([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD]), "disagrees", [2]),
-    "stacks: one reads, and nothing came from another": (job([None, STACKS[0], READS, STACKS[0]]), "host", [2]),
-    "stacks: one is elsewhere, and nothing came from another": (
-        job([None, STACKS[0], ELSEWHERE, STACKS[0]]), "host", [2],
-    ),
-    "a pipeline: one may wait for who is silent": (job([ELSEWHERE, None, RECEIVES, RECEIVES]), "silent", [1]),
-    "a pipeline: one reads, another is silent": (job([READS, None, RECEIVES, RECEIVES]), "host", [0]),
-    "stacks: one of two is in none": (job([READS, STACKS[0]]), "host", [0]),
-    "stacks: two of three are in none": (job([READS, READS, STACKS[0]]), "", []),
-    "stacks: the smaller side": (job([REDUCES, *STACKS[:2]]), "disagrees", [0]),
-    "stacks: the smaller side, and most may be elsewhere": (job([REDUCES, *STACKS[:2], None, None, None]), "", []),
+    "all receivers are behind the source": ([sent(2), *[sent(1)] * 3], "", []),
+    "a cycle through one rank": ([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD], "disagrees", [2]),
+    "stacks: one reads, and nothing came from another": ([None, STACKS[0], READS, STACKS[0]], "host", [2]),
+    "stacks: one is elsewhere, and nothing came from another": ([None, STACKS[0], ELSEWHERE, STACKS[0]], "host", [2]),
+    "a pipeline: one may wait for who is silent": ([ELSEWHERE, None, RECEIVES, RECEIVES], "silent", [1]),
+    "a pipeline: one reads, another is silent": ([READS, None, RECEIVES, RECEIVES], "host", [0]),
+    "stacks: one of two is in none": ([READS, STACKS[0]], "host", [0]),
+    "stacks: two of three are in none": ([READS, READS, STACKS[0]], "", []),
+    "stacks: the smaller side": ([REDUCES, *STACKS[:2]], "disagrees", [0]),
+    "stacks: the smaller side, and most may be elsewhere": ([REDUCES, *STACKS[:2], None, None, None], "", []),
     "most of a large job is missing": (
-        job([waits(group=Group("0", "default_pg", tuple(range(32))))] * 8, 32), "", [],
+        [waits(group=Group("0", "default_pg", tuple(range(32))))] * 8 + [None] * 24, "", [],
     ),
-    "a watchdog tells a CUDA error": (job([failed(CUDA), *[waits()] * 3]), "failed", [0]),
+    "a watchdog tells a CUDA error": ([failed(CUDA), *[waits()] * 3], "failed", [0]),
     "a watchdog gave up, and its process ended": (
-        job([failed(line("watchdog: timeout"), line("exitcode  : 1")), *[waits()] * 3]), "", [],
+        [failed(line("watchdog: timeout"), line("exitcode  : 1")), *[waits()] * 3], "", [],
     ),
-    "logs: two sizes": (job(past(2, 4)), "disagrees", [0, 1]),
-    "logs: two sizes, and a third is past: it has the least": (job([*past(2, 4), PAST]), "disagrees", [1]),
-    "logs: two calls, and a third is past": (job([*BROADCAST_OR_REDUCE, PAST]), "", []),
-    "who has less goes on": (job([LESS, *[MORE] * 3]), "disagrees", [0]),
-    "one of three is ahead": (
-        job([counted(4, 4, group=THREE), *[counted(3, 4, group=THREE)] * 2]), "disagrees", [0],
-    ),
-    "one of two is ahead": (job([counted(4, 4, group=FIRST), counted(3, 4, group=FIRST)]), "device", [1]),
-    "a call that no dump has is the first of its group": (job([IN_FIRST, *[counted(4, 5)] * 3]), "host", [0]),
-    "a call that gloo does not record": (job([GLOO_CALLS, *[counted(4, 5, device=False)] * 3]), "disagrees", [0]),
+    "logs: two sizes": (past(2, 4), "disagrees", [0, 1]),
+    "logs: two sizes, and a third is past: it has the least": ([*past(2, 4), PAST], "disagrees", [1]),
+    "logs: two calls, and a third is past": ([*BROADCAST_OR_REDUCE, PAST], "", []),
+    "who has less goes on": ([LESS, *[MORE] * 3], "disagrees", [0]),
+    "one of three is ahead": ([counted(4, 4, group=THREE), *[counted(3, 4, group=THREE)] * 2], "disagrees", [0]),
+    "one of two is ahead": ([counted(4, 4, group=FIRST), counted(3, 4, group=FIRST)], "device", [1]),
+    "a call that no dump has is the first of its group": ([IN_FIRST, *[counted(4, 5)] * 3], "host", [0]),
+    "a call that gloo does not record": ([GLOO_CALLS, *[counted(4, 5, device=False)] * 3], "disagrees", [0]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_rule_names_the_root(name: str) -> None:
-    whole, rule, ranks = JOBS[name]
-    found = who.of(facts.of(whole))
-    assert (found.rule, [*found.why]) == (rule, ranks)
+    ranks, rule, named = JOBS[name]
+    found = who.of(facts.of(job(ranks)))
+    assert (found.rule, [*found.why]) == (rule, named)
 
 
 def test_a_rank_that_has_issued_a_later_operation_is_not_past_an_older_one() -> None:
@@ -346,16 +300,16 @@ ALSO = [rank(at=(OTHER,), recorded=False)] * 2 + [rank(at=(STEP,), recorded=Fals
     ("whole", "why"),
     [
         (
-            JOBS["halves"][0],
+            job(JOBS["halves"][0]),
             "disagrees on the size of collective 3 of default_pg: 2 against 9 elements; no side has more ranks, so all "
             "are suspect",
         ),
         (
-            JOBS["stacks: another call"][0],
+            job(JOBS["stacks: another call"][0]),
             "is in another call than its peers: dumps would tell which of these is wrong",
         ),
         (
-            JOBS["stacks: one is in none"][0],
+            job(JOBS["stacks: one is in none"][0]),
             "its peers are in a collective, and no frame or dump shows it in one: it is in _next_data",
         ),
         (job(ALSO), "its stack differs from that of its peers, in evaluate: dumps would tell which of these only wait"),
@@ -380,15 +334,6 @@ def logged(*lines: str) -> Told:
     return Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
 
 
-@pytest.mark.parametrize(
-    ("behind", "why"), [(2, "completed 1 of default_pg, its peers 2: its device is stuck"), (3, "")]
-)
-def test_a_rank_whose_watchdog_names_an_older_collective_is_behind(behind: int, why: str) -> None:
-    """The log says nothing else."""
-    whole = merged([logged(*(WATCHDOG.format(number, behind if number == 2 else 3) for number in range(4)))])
-    assert who.of(facts.of(whole)).why == ({2: why} if why else {})
-
-
 SIGNAL = (
     "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1834] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump "
     "signal due to a collective timeout from this rank and we will try our best to dump the debug info. "
@@ -398,26 +343,38 @@ STUCK = (
     "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:1345] [PG ID 0 PG GUID 0(default_pg) Rank {0}] "
     "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
 )
+STATUS = (
+    "[rank{0}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) Rank {0}] "
+    "failure detected by watchdog at work sequence id: {2} PG status: last enqueued work: 44, last completed work: {1}"
+)
+TIMED_OUT = [WATCHDOG.format(number, 3) for number in (0, 1, 3)]
 BARRIER = "[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("lines", "why"),
     [
+        ([*TIMED_OUT, WATCHDOG.format(2, 3)], {}),
+        ([*TIMED_OUT, WATCHDOG.format(2, 2)], {2: "completed 1 of default_pg, its peers 2: its device is stuck"}),
         (
-            SIGNAL.format(2, 2),
-            "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the first call "
-            "of another group, which its stack alone tells",
+            [*TIMED_OUT, SIGNAL.format(2, 2)],
+            {
+                2: "enqueued 2 of default_pg, its peers 3, and waits in no collective: its host is late, or in the "
+                "first call of another group, which its stack alone tells"
+            },
         ),
         (
-            STUCK.format(2),
-            "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held",
+            [*TIMED_OUT, STUCK.format(2)],
+            {2: "its watchdog stood still for 480 s, as where a call of CUDA's or the interpreter's lock is held"},
+        ),
+        (
+            [STATUS.format(number, done, done + 1) for number, done in enumerate((40, 42, 42))],
+            {0: "completed 40 of TENSOR_MODEL_PARALLEL_GROUP, its peers 42: its device is stuck"},
         ),
     ],
 )
-def test_a_rank_whose_own_line_says_that_it_is_late(line: str, why: str) -> None:
-    whole = merged([logged(*(WATCHDOG.format(number, 3) for number in (0, 1, 3)), line)])
-    assert who.of(facts.of(whole)).why == {2: why}
+def test_the_watchdogs_lines_alone_tell_who_is_behind(lines: list[str], why: dict[int, str]) -> None:
+    assert who.of(facts.of(merged([logged(*lines)]))).why == why
 
 
 def test_whom_a_monitored_barrier_names_stays_named_beside_dumps_that_have_none() -> None:
@@ -485,28 +442,13 @@ def test_an_error_comes_with_its_traceback() -> None:
     )
 
 
-def test_the_watchdogs_lines_tell_whose_device_is_behind() -> None:
-    lines = [
-        f"[rank{rank}]:[E1122 09:15:03.1 ProcessGroupNCCL.cpp:2175] [PG ID 2 PG GUID 8(TENSOR_MODEL_PARALLEL_GROUP) "
-        f"Rank {rank}] failure detected by watchdog at work sequence id: {done + 1} PG status: last enqueued work: 44, "
-        f"last completed work: {done}"
-        for rank, done in enumerate((40, 42, 42))
-    ]
-    told = Told("log", parts=tuple(logs.read(io.BytesIO("\n".join(lines).encode()), "log")))
-    found = who.of(facts.of(merged([told])))
-    assert (found.rule, [*found.why]) == ("device", [0])
-
-
 def test_a_process_that_is_gone_or_stopped_is_suspect_and_nobody_is_where_all_move() -> None:
     first, second, third = STACKS
     seen = facts.of(job([first, second._replace(process="stopped"), Rank(-1, process="gone")]))
-    assert [why.split(":")[0] for why in who.of(seen).why.values()] == [
-        "its process is stopped",
-        "its process is gone",
-    ]
+    assert [why.split(":")[0] for why in who.of(seen).why.values()] == ["its process is stopped", "its process is gone"]
     assert [*who.of(seen).why] == [1, 2]
     moving = third._replace(stacks=tuple(one._replace(moved=True) for one in third.stacks))
-    late = rank(at=(READ,), recorded=False)
+    late = READS
     assert [*who.of(facts.of(job([moving, moving, late]))).why] == [2]
     late = late._replace(stacks=tuple(one._replace(moved=True) for one in late.stacks))
     assert not who.of(facts.of(job([moving, moving, late]))).why
@@ -525,7 +467,7 @@ def test_a_rank_that_says_nothing_is_suspect_whatever_its_number(silent: int) ->
 
 
 def test_of_a_job_whose_processes_are_all_gone_only_an_error_or_what_was_recorded_makes_suspect() -> None:
-    late = rank(at=(READ,), recorded=False)
+    late = READS
     gone = [one._replace(process="gone") for one in (*STACKS[:2], late)]
     ended = job(gone)
     assert (facts.of(ended).has_ended, who.of(facts.of(ended)).why) == (True, {})

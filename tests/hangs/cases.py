@@ -41,9 +41,7 @@ HANGS: dict[str, Sequence[Case]] = {
     "moe-aux-tracker-hang": [*_each(_PP), *_each(_PP, "two-mtp-layers", mtp=2)],
     "mtp-cp-deadlock": _each(_CP),
 }
-TREES: dict[str, Sequence[Case]] = {
-    "sft-packed-seq-broadcast": _each(_TP),
-}
+TREES: dict[str, Sequence[Case]] = {"sft-packed-seq-broadcast": _each(_TP)}
 """On a source tree, which needs a clone."""
 _TREE = "core_v0.16.1"
 LIKE = {

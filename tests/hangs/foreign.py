@@ -19,8 +19,7 @@ class Job(NamedTuple):
     """A job that is no fix's."""
 
     body: Callable[[int], object]
-    culprits: tuple[int, ...] = ()
-    """The ranks to suspect."""
+    culprits: tuple[int, ...] = ()  # the ranks to suspect
     world: int = 4
 
 
@@ -30,24 +29,24 @@ def _ones(*sizes: int, dtype: str = "float32") -> Any:
     return torch.ones(*sizes, dtype=getattr(torch, dtype))
 
 
-def _reduce(*sizes: int, group: Any = None, dtype: str = "float32") -> None:
-    import torch.distributed as dist
+def _dist() -> Any:
+    import torch.distributed
 
-    dist.all_reduce(_ones(*sizes, dtype=dtype), group=group)
+    return torch.distributed
+
+
+def _reduce(*sizes: int, group: Any = None, dtype: str = "float32") -> None:
+    _dist().all_reduce(_ones(*sizes, dtype=dtype), group=group)
 
 
 def _barrier() -> None:
-    import torch.distributed as dist
-
-    dist.barrier()
+    _dist().barrier()
 
 
 def _group(description: str, *parts: Sequence[int]) -> Any:
     """Make a group of each of these ranks; return the own one."""
-    import torch.distributed as dist
-
-    made = [dist.new_group(list(part), group_desc=description) for part in parts]
-    return next((group for group, part in zip(made, parts) if dist.get_rank() in part), None)
+    made = [_dist().new_group(list(part), group_desc=description) for part in parts]
+    return next((group for group, part in zip(made, parts) if _dist().get_rank() in part), None)
 
 
 def _train(steps: int, group: Any = None) -> None:
@@ -111,13 +110,11 @@ def crashed_rank(rank: int) -> None:
 def out_of_memory(rank: int) -> None:
     """One rank has no memory for its tokens, and its peers wait to combine theirs."""
     group = _group("EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", range(4))
-    import torch.distributed as dist
-
     gathered = _ones(4 * 4, 8)
-    dist.all_gather_into_tensor(gathered, _ones(4, 8), group=group)
+    _dist().all_gather_into_tensor(gathered, _ones(4, 8), group=group)
     if rank == 3:
         raise RuntimeError("CUDA out of memory. Tried to allocate 1.50 GiB.")
-    dist.reduce_scatter_tensor(_ones(4, 8), gathered, group=group)
+    _dist().reduce_scatter_tensor(_ones(4, 8), gathered, group=group)
 
 
 def killed_rank(rank: int) -> None:
@@ -181,29 +178,23 @@ def wrong_type(rank: int) -> None:
 
 def wrong_sizes_in_broadcast(rank: int) -> None:
     """The ranks hold tables of different sizes."""
-    import torch.distributed as dist
-
     _train(1)
-    dist.broadcast(_ones(8 if rank == 0 else 6), src=0)
+    _dist().broadcast(_ones(8 if rank == 0 else 6), src=0)
 
 
 def two_collectives(rank: int) -> None:
     """One rank broadcasts what the others reduce."""
-    import torch.distributed as dist
-
     _train(2)
     if rank == 0:
-        dist.broadcast(_ones(8), src=1)
+        _dist().broadcast(_ones(8), src=1)
     else:
         _reduce(8)
 
 
 def two_sources(rank: int) -> None:
     """The ranks do not agree on the source of a broadcast, which no record has."""
-    import torch.distributed as dist
-
     _train(1)
-    dist.broadcast(_ones(8), src=0 if rank in (1, 3) else 1)
+    _dist().broadcast(_ones(8), src=0 if rank in (1, 3) else 1)
     _barrier()
 
 
@@ -217,13 +208,11 @@ def two_orders(rank: int) -> None:
 
 def missing_send(rank: int) -> None:
     """A stage waits for activations that the stage before it never sends. gloo records neither send nor receive."""
-    import torch.distributed as dist
-
     group = _group("PIPELINE_MODEL_PARALLEL_GROUP", range(4))
     if rank > 0:
-        dist.recv(_ones(4, 8), src=rank - 1, group=group)
+        _dist().recv(_ones(4, 8), src=rank - 1, group=group)
     if rank in (1, 2):
-        dist.send(_ones(4, 8), dst=rank + 1, group=group)
+        _dist().send(_ones(4, 8), dst=rank + 1, group=group)
     _barrier()
 
 
@@ -251,12 +240,10 @@ def slow_rank(rank: int) -> None:
 
 def host_wait(rank: int) -> None:
     """One rank waits for data while its peers gather."""
-    import torch.distributed as dist
-
     _train(1)
     if rank == 1:
         _next_batch()
-    dist.all_gather_into_tensor(_ones(64), _ones(16))
+    _dist().all_gather_into_tensor(_ones(64), _ones(16))
 
 
 def all_wait(rank: int) -> None:
@@ -285,13 +272,11 @@ def lock_held(rank: int) -> None:
 
 def skipped_broadcast(rank: int) -> None:
     """One tensor-parallel pair gets no batch, because its source has come to the end."""
-    import torch.distributed as dist
-
     group = _group("TENSOR_MODEL_PARALLEL_GROUP", (0, 1), (2, 3))
     source = rank - rank % 2
-    dist.broadcast(_ones(1, 16), src=source, group=group)
+    _dist().broadcast(_ones(1, 16), src=source, group=group)
     if rank != 2:
-        dist.broadcast(_ones(1, 16), src=source, group=group)
+        _dist().broadcast(_ones(1, 16), src=source, group=group)
     _barrier()
 
 
@@ -316,37 +301,19 @@ def same_as_mean_metric(rank: int) -> None:
     _reduce(2, dtype="float64" if rank == 0 else "float32")
 
 
-FOREIGN = {
-    "all-compile": Job(all_compile),
-    "all-wait": Job(all_wait),
-    "checkpoint": Job(checkpoint, (0,)),
-    "cold-compile": Job(cold_compile, (0,)),
-    "crashed-rank": Job(crashed_rank, (1,)),
-    "early-exit": Job(early_exit, (3,)),
-    "first-use-skipped": Job(first_use_skipped, (1,)),
-    "host-wait": Job(host_wait, (1,)),
-    "killed-rank": Job(killed_rank, (2,)),
-    "lock-held": Job(lock_held, (2,)),
-    "missing-send": Job(missing_send, (0,)),
-    "out-of-memory": Job(out_of_memory, (3,)),
-    "skipped-broadcast": Job(skipped_broadcast, (2, 3)),
-    "skipped-group": Job(skipped_group, (3,)),
-    "skipped-rank": Job(skipped_rank, (2,)),
-    "slow-rank": Job(slow_rank, (3,)),
-    "two-collectives": Job(two_collectives, (0,)),
-    "two-orders": Job(two_orders, (0, 1, 2, 3)),
-    "two-sources": Job(two_sources),
-    "uneven-loader": Job(uneven_loader, (0,)),
-    "uneven-loader-sharded": Job(uneven_loader_sharded, (0,)),
-    "wrong-sizes": Job(wrong_sizes, (0,)),
-    "wrong-sizes-in-broadcast": Job(wrong_sizes_in_broadcast, (0,)),
-    "wrong-sizes-in-pipeline": Job(wrong_sizes_in_pipeline, (0,)),
-    "wrong-type": Job(wrong_type, (3,)),
+_BY_CULPRITS: dict[tuple[int, ...], Sequence[Callable[[int], object]]] = {
+    (): (all_compile, all_wait, healthy, in_training, two_sources),
+    (0,): (
+        checkpoint, cold_compile, missing_send, same_as_mean_metric, two_collectives, uneven_loader,
+        uneven_loader_sharded, wrong_sizes, wrong_sizes_in_broadcast, wrong_sizes_in_pipeline,
+    ),
+    (1,): (crashed_rank, first_use_skipped, host_wait),
+    (2,): (killed_rank, lock_held, skipped_rank),
+    (3,): (early_exit, out_of_memory, skipped_group, slow_rank, wrong_type),
+    (2, 3): (skipped_broadcast,),
+    (0, 1, 2, 3): (two_orders,),
+}  # fmt: skip
+JOBS = {
+    body.__name__.replace("_", "-"): Job(body, culprits) for culprits, bodies in _BY_CULPRITS.items() for body in bodies
 }
-HEALTHY = {
-    "healthy": Job(healthy),
-    "in-training": Job(in_training),
-}
-TWINS = {"same-as-mean-metric": Job(same_as_mean_metric, (0,))}
-"""Told from a fix's hang by their frames alone."""
-JOBS = {**FOREIGN, **HEALTHY, **TWINS}
+"""By name; in order of their culprits."""

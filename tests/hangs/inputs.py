@@ -33,16 +33,13 @@ def _copy(kind: str, *, lost: bool = False) -> _Made:
     """Copy what a folder of the job has; ``lost``: without the last quarter of the ranks, as where a node is lost."""
 
     def make(out: Path, folder: Path) -> None:
-        gone = {rank for rank in _ranks(out)[_kept(out) :] if lost}
+        ranks = _ranks(out)
+        gone = {rank for rank in ranks[3 * len(ranks) // 4 :] if lost}
         for file in (out / kind).iterdir():
             if int(file.stem.rpartition("_")[2]) not in gone:
                 shutil.copy(file, folder)
 
     return make
-
-
-def _kept(out: Path) -> int:
-    return 3 * len(_ranks(out)) // 4
 
 
 def _one_file(out: Path, folder: Path) -> None:

@@ -176,7 +176,8 @@ def _finish(out: Path, world: int) -> None:
     end = time.monotonic() + _DUMPED_S
     while not all((out / f"dumped_{rank}").exists() for rank in alive) and time.monotonic() < end:
         time.sleep(0.02)
-    _stacks(out, alive)
+    with _as_packages():
+        _spy(out, alive)
     for file in [*out.glob("pid_*"), *out.glob("dumped_*")]:
         file.unlink()
 
@@ -185,12 +186,6 @@ def _is_alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
-
-
-def _stacks(out: Path, pids: Mapping[int, int]) -> None:
-    """Take the stacks of the ranks as of an installed package."""
-    with _as_packages():
-        _spy(out, pids)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ class Lines:
     def __init__(self, tells: Callable[[Place], bool | None] = lambda _: True) -> None:
         self._tells = tells
 
-    def is_at(self, frame: Frame, place: Place) -> bool | None:
+    def __call__(self, frame: Frame, place: Place) -> bool | None:
         """Return whether a frame is in a function; None where the frame itself says the class."""
         return None if "." in frame.function.replace("<locals>.", "") else self._tells(place)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from unhang.diagnose import who
-from unhang.diagnose.evidence import SPEAKER, spoken
+from unhang.diagnose import stacks, where, who
+from unhang.diagnose.evidence import SPEAKER, Job, Message, Statement, spoken
+from unhang.diagnose.facts import Facts
 from unhang.diagnose.phrases import ABOUT, CODES, FOLLOWS, OWN, WAITS
 from unhang.diagnose.statements import is_known, place, weighed
-from unhang.diagnose.where import is_held_by_its_own, is_received, is_told_what_to_do
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from unhang.diagnose.evidence import Job, Message, Statement
-    from unhang.diagnose.facts import Facts
-    from unhang.diagnose.who import Who
+from unhang.diagnose.who import Who
 
 _SLOW = re.compile(r"(?i)save|checkpoint|evaluat|validat|download|preprocess|tokeniz|_first$|load_state|compile")
 _RAISED = re.compile(r"[\w.]*\w(?:Error|Exception)\b")
@@ -47,8 +42,7 @@ _SHOWN = 3
 class Cause(NamedTuple):
     """Why a job hangs or ended."""
 
-    code: str
-    """One of ``CODES``."""
+    code: str  # one of ``CODES``
     why: str
     do: str
 
@@ -150,8 +144,8 @@ def _of_waiting(facts: Facts, said: Sequence[Statement]) -> Iterator[Cause]:
         yield from _of_calls(facts)
         return
     kinds = sorted({one.kind for rank in job.ranks.values() for one in rank.waiting if one.kind})
-    where = f" in {', '.join(kinds)}" if kinds else ""
-    told = f"{job.called(ranks)} wait{'s' * (len(ranks) == 1)}{where}{f' ({said[0].words})' if said else ''}"
+    kind = f" in {', '.join(kinds)}" if kinds else ""
+    told = f"{job.called(ranks)} wait{'s' * (len(ranks) == 1)}{kind}{f' ({said[0].words})' if said else ''}"
     if said and len(ranks) < 2:  # of a process of unknown rank, the traceback with which it gave up says more
         gave_up = [line.frames[0] for line in job.strangers if line.frames and is_known(line.text) and not ranks]
         told = said[0].words + "".join(f", in {one.function} ({one.file}:{one.line})" for one in gave_up[:1])
@@ -176,10 +170,13 @@ def _of_waiting(facts: Facts, said: Sequence[Statement]) -> Iterator[Cause]:
 def _of_calls(facts: Facts) -> Iterator[Cause]:
     """Yield that all processes wait for others by their stacks, but those of Ray's that wait for the others' work."""
     job, calls = facts.job, facts.calls
-    others = {number: call for number, call in calls.items() if not is_told_what_to_do(job.ranks[number])}
-    is_own = others and all(is_held_by_its_own(job.ranks[number]) for number in others)
-    if others and all(others.values()) and not is_own and not facts.goes_on:
-        is_sent = all(is_received(job.ranks[number]) for number in others)
+    driven = {it for it in calls if where.is_idle(job.ranks[it]) or where.is_controller(job.ranks[it])}
+    others = {number: call for number, call in calls.items() if number not in driven}
+    inner = [where.waiting_stack(job.ranks[number]).native[:1] for number in others]
+    is_own = all(it and stacks.native(it[0]) in (stacks.LOCK, stacks.PYTHON) for it in inner)  # no peer explains that
+    if all(others.values()) and not is_own and not facts.goes_on:
+        calls_in = [where.collectives(job.ranks[it]) or where.waiting_stack(job.ranks[it]).native for it in others]
+        is_sent = all(any("recv" in name.lower() for name in names) for names in calls_in)
         who_else = "its sender, such as the stage before, did not send" if is_sent else "who is to come there did not"
         places = "; ".join([*dict.fromkeys(others.values())][:_SHOWN])
         told = f"{job.called(others)} wait{'s' * (len(others) == 1)} in {places}: {who_else}"

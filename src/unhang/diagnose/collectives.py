@@ -23,14 +23,10 @@ class Meeting(NamedTuple):
 
     group: Group
     sequence: int | None
-    operations: Mapping[int, Operation]
-    """By rank, also those that are done."""
-    absent: tuple[int, ...] = ()
-    """Ranks of the group, with a dump, that have issued fewer collectives in it."""
-    is_open: bool = True
-    """Whether some rank of the group may have issued another one than is known, or none."""
-    differ: frozenset[str] = frozenset()
-    """In what the operations differ that must not: `operation`, `size`, `dtype`."""
+    operations: Mapping[int, Operation]  # by rank, also those that are done
+    absent: tuple[int, ...] = ()  # ranks of the group, with a dump, that have issued fewer collectives in it
+    is_open: bool = True  # whether some rank of the group may have issued another one than is known, or none
+    differ: frozenset[str] = frozenset()  # in what the operations differ that must not: `operation`, `size`, `dtype`
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -107,29 +103,21 @@ def meetings(job: Job) -> tuple[Meeting, ...]:
         for one in (*rank.last, *rank.waiting):
             if one.kind in PAIRED:
                 continue
-            if is_named(one.group) and one.sequence is not None:
-                known[_name(one.group)][one.sequence][number] = one
+            # some logs give no group, or a description that several have
+            name = "0" if one.group.description == "default_pg" else one.group.name
+            if name and one.sequence is not None:
+                known[name][one.sequence][number] = one
             elif not one.done:
                 single.append(Meeting(one.group, one.sequence, {number: one}))
     all_ = everybody(job)
-    return (*(found for numbers in known.values() for found in _of_group(job, numbers, all_)), *single)
-
-
-def is_named(group: Group) -> bool:
-    """Return whether a group is told from others: some logs give none, or a description that several have."""
-    return bool(group.name) or group.description == "default_pg"
-
-
-def _name(group: Group) -> str:
-    return "0" if group.description == "default_pg" else group.name
-
-
-def _of_group(job: Job, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Iterable[Meeting]:
-    differ = {number: differences(issued.values()) for number, issued in numbers.items()}
-    apart = [number for number, names in differ.items() if names]
-    waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
-    for number in sorted({min(found) for found in (apart, waits) if found}):
-        yield _meeting(job, number, numbers, all_)._replace(differ=differ[number])
+    found = []
+    for numbers in known.values():
+        differ = {number: differences(issued.values()) for number, issued in numbers.items()}
+        apart = [number for number, names in differ.items() if names]
+        waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
+        for number in sorted({min(it) for it in (apart, waits) if it}):
+            found.append(_meeting(job, number, numbers, all_)._replace(differ=differ[number]))
+    return (*found, *single)
 
 
 def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Meeting:
@@ -144,7 +132,7 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
         if (count := one.counts.get(group.name)) and count.shared and count.enqueued > 0:
             newest[rank] = max(count.enqueued, newest.get(rank, 0))
     recorded = {rank for rank, one in job.ranks.items() if one.recorded}
-    members = set(group.members) or (all_ if group.description == "default_pg" else set())
+    members = {*group.members} or (all_ if group.description == "default_pg" else set())
     behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
     if not members and not behind and not differences(issued.values()):
         behind = _candidates(job, group, recorded - newest.keys())
@@ -174,13 +162,10 @@ def _candidates(job: Job, group: Group, unused: Collection[int]) -> set[int]:
             return set()
     is_logged = not any(one.recorded for one in users)
     listed = {rank for one in job.groups.values() for rank in one.members if is_logged}
-    found = set()
-    for number in {*unused} - listed:
-        rank = job.ranks[number]
-        own = (*rank.last, *rank.waiting) if group.description else rank.last
-        if all(one.group.description != group.description for one in own):
-            found.add(number)
-    return {number for number in found if not job.ranks[number].waiting} or found
+    others = {number: job.ranks[number] for number in {*unused} - listed}
+    own = {it: (*rank.last, *(rank.waiting if group.description else ())) for it, rank in others.items()}
+    found = {it for it, same in own.items() if all(one.group.description != group.description for one in same)}
+    return {number for number in found if not others[number].waiting} or found
 
 
 def waits_for(job: Job, found: Sequence[Meeting], ends: Ends) -> dict[int, set[int]]:

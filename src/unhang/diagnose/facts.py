@@ -15,43 +15,25 @@ from unhang.diagnose.pairs import Head
 class Facts(NamedTuple):
     """What is known of a hung job."""
 
-    job: Job
-    """Without the operations that a later one shows to be done."""
-    counts: Mapping[str, Mapping[int, Count]]
-    """By group and rank, for the groups whose ranks count alike."""
+    job: Job  # without the operations that a later one shows to be done
+    counts: Mapping[str, Mapping[int, Count]]  # by group and rank, for the groups whose ranks count alike
     meetings: tuple[Meeting, ...]
-    waits_for: Mapping[int, frozenset[int]]
-    """Whom each rank waits for."""
-    heads: Mapping[int, Head]
-    """By rank with a dump of its device: what that is to do first."""
-    met: Mapping[int, frozenset[int]]
-    """By rank: who has come to that, and is to do it first, too."""
-    missing: Mapping[int, frozenset[int]]
-    """By rank: whom it waits for in that."""
-    roots: tuple[frozenset[int], ...]
-    """Ranks that wait for each other and for nobody else, each in what it is to do first; or one alone."""
-    cycles: tuple[frozenset[int], ...]
-    """Those of these that are several, all of which wait in something."""
-    errors: Mapping[int, tuple[Message, ...]]
-    """What each rank failed with by itself, where nothing shows that it went on."""
-    caught: Mapping[int, tuple[Message, ...]]
-    """What each rank failed with, where its stack or the collective in which all wait shows that it went on."""
-    strangers: tuple[Message, ...]
-    """What processes of unknown rank failed with by themselves."""
-    calls: Mapping[int, str]
-    """By rank with a stack: the call of a collective in which it is; empty if it is in none."""
-    paths: Mapping[int, tuple[tuple[str, str, int], ...]]
-    """By rank: its whole stack, to be compared. Tracebacks with which ranks gave up are left out beside such."""
-    as_waiting: frozenset[int]
-    """Ranks whose whole stack is that of another rank that is known to wait."""
-    is_over: bool
-    """Whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive."""
-    unseen: frozenset[int]
-    """Ranks of which nothing came, of those for which somebody may wait."""
-    goes_on: bool
-    """Whether every rank has moved between two stacks, so that the job does not hang."""
-    has_ended: bool
-    """Whether every process that was seen is gone."""
+    waits_for: Mapping[int, frozenset[int]]  # whom each rank waits for
+    heads: Mapping[int, Head]  # by rank with a dump of its device: what that is to do first
+    met: Mapping[int, frozenset[int]]  # by rank: who has come to that, and is to do it first, too
+    missing: Mapping[int, frozenset[int]]  # by rank: whom it waits for in that
+    roots: tuple[frozenset[int], ...]  # ranks that wait for each other alone in what they do first; or one alone
+    cycles: tuple[frozenset[int], ...]  # those of these that are several, all of which wait in something
+    errors: Mapping[int, tuple[Message, ...]]  # what each rank failed with by itself, and did not survive
+    caught: Mapping[int, tuple[Message, ...]]  # what it failed with, and went on to wait
+    strangers: tuple[Message, ...]  # what processes of unknown rank failed with by themselves
+    calls: Mapping[int, str]  # by rank with a stack: the call of a collective in which it is; empty if it is in none
+    paths: Mapping[int, tuple[tuple[str, str, int], ...]]  # by rank: its whole stack; beside such, no traceback
+    as_waiting: frozenset[int]  # ranks whose whole stack is that of another rank that is known to wait
+    is_over: bool  # whether the job has ended, or logs say that ranks gave up or failed, and no stack shows one alive
+    unseen: frozenset[int]  # ranks of which nothing came, of those for which somebody may wait
+    goes_on: bool  # whether every rank has moved between two stacks, so that the job does not hang
+    has_ended: bool  # whether every process that was seen is gone
 
 
 def of(job: Job) -> Facts:
@@ -64,12 +46,14 @@ def of(job: Job) -> Facts:
     missing = {number: others for number, (others, _) in meet.items()}
     waits_for = {rank: frozenset(others) for rank, others in collectives.waits_for(job, meetings, ends).items()}
     calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
-    spied = {number for number in calls if where.is_spied(job.ranks[number])}
+    spied = {number for number in calls if any(one.idle is not None for one in job.ranks[number].stacks)}
     unseen = frozenset(_unseen(job, meetings))
     moving = bool(job.ranks) and all(where.moved(rank) and not rank.process for rank in job.ranks.values())
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
     waits = {number for number, rank in job.ranks.items() if rank.waiting}
+    whole = {number: (where.main(job.ranks[number]).idle, where.path_to(job.ranks[number])) for number in calls}
+    known = {stack for number, stack in whole.items() if number in waits}
     failures = {number: lines for number, rank in job.ranks.items() if (lines := tuple(where.failures(rank)))}
     together = _together(job)
     went_on = {
@@ -93,7 +77,7 @@ def of(job: Job) -> Facts:
         _strangers(job),
         calls,
         {number: where.path_to(job.ranks[number]) for number in sorted(spied or calls)},
-        _as_waiting(job),
+        frozenset(number for number in whole.keys() - waits if whole[number] in known),
         has_ended
         or (not calls and any(rank.messages or (rank.waiting and not rank.recorded) for rank in job.ranks.values())),
         unseen,
@@ -105,15 +89,8 @@ def of(job: Job) -> Facts:
 def _strangers(job: Job) -> tuple[Message, ...]:
     """Return the errors of processes of unknown rank, but those below a line of their file that blames another."""
     first = dict(map(statements.place, reversed(statements.blamed(job.statements))))
-    errors = where.failures_of_strangers(job.strangers)
-    places = map(statements.place, errors)
-    return tuple(one for one, (file, line) in zip(errors, places) if file not in first or line <= first[file])
-
-
-def _as_waiting(job: Job) -> frozenset[int]:
-    whole = {number: where.whole(rank) for number, rank in job.ranks.items() if rank.stacks}
-    known = {stack for number, stack in whole.items() if job.ranks[number].waiting}
-    return frozenset(number for number, stack in whole.items() if stack in known and not job.ranks[number].waiting)
+    told = [(one, *statements.place(one)) for one in where.failures_of_strangers(job.strangers)]
+    return tuple(one for one, file, line in told if line <= first.get(file, line))
 
 
 def _counts(job: Job) -> dict[str, dict[int, Count]]:
@@ -140,13 +117,8 @@ def _together(job: Job) -> set[int]:
 
 
 def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
-    members = {rank for one in meetings if one.waiting for rank in one.group.members}
-    peers = {
-        one.peer
-        for rank in job.ranks.values()
-        for one in rank.waiting
-        if one.kind in pairs.PAIRED and one.peer is not None
-    }
     if job.names:  # each may be one of them
         return set()
-    return (members | peers or collectives.everybody(job)) - job.ranks.keys()
+    awaited = {rank for one in meetings if one.waiting for rank in one.group.members}
+    awaited |= {one.peer for rank in job.ranks.values() for one in rank.waiting if one.peer is not None}
+    return (awaited or collectives.everybody(job)) - job.ranks.keys()

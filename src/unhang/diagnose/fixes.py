@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from unhang.errors import joined
 from unhang.judge.decide import APPLIED, FIXED_UPSTREAM, NO_REWRITE, NOT_AFFECTED, SETTLED
+from unhang.judge.findings import Finding
+from unhang.records import Request
 from unhang.shapes import catalog
 from unhang.suggest import command
 from unhang.tell import report, rows
-
-if TYPE_CHECKING:
-    from unhang.judge.findings import Finding
-    from unhang.records import Request
 
 
 class Place(NamedTuple):
     """A function in a file."""
 
     file: str
-    function: str
-    """Its qualified name."""
+    function: str  # its qualified name
 
 
 Chain = tuple[tuple[Place, ...], ...]
@@ -31,35 +28,23 @@ Chain = tuple[tuple[Place, ...], ...]
 class Error(NamedTuple):
     """A line of a log that no other defect prints, and where it was raised."""
 
-    text: str
-    """A part of the line."""
+    text: str  # a part of the line
     frames: Chain
-    called: bool = False
-    """Whether a library raises it, which the first of these functions calls. Else that function does, or a helper in
-    its file."""
+    called: bool = False  # whether a library raises it, which the first of these calls; else that or its file does
 
 
 class Hang(NamedTuple):
     """One way in which a defect shows: ``compat/schemas/manifest.json`` has the words. What is empty says nothing."""
 
     summary: str
-    """What happens, in a sentence."""
     waits: Chain
-    """Where ranks wait."""
-    peers: Chain | None
-    """Where the others wait, of which one place is enough; they have ended if it is empty. None if it may be
-    anywhere else."""
+    peers: Chain | None  # where the others wait, in one of these; they have ended if it is empty; None: anywhere else
     differ: str
-    """What must differ among the ranks: ``size``, ``order`` of sizes, ``empty``, or nothing of these."""
     types: tuple[str, ...]
-    """The two types that meet."""
     first: bool
-    """Whether it shows the first time that the function runs."""
     few: bool
-    """Whether at most half of the ranks wait."""
     errors: tuple[Error, ...]
     shapes: tuple[str, ...]
-    """The shapes of the fix's function in which its defect shows so. Empty if it is all of them."""
 
 
 class Signature(NamedTuple):
@@ -67,8 +52,7 @@ class Signature(NamedTuple):
 
     fix: str
     hangs: tuple[Hang, ...]
-    asks: str
-    """What decides, where the files leave it open."""
+    asks: str  # what decides, where the files leave it open
 
 
 def signatures() -> tuple[Signature, ...]:
@@ -105,22 +89,17 @@ def _chain(steps: Sequence[Sequence[str]]) -> Chain:
 
 
 class Standing(NamedTuple):
-    """A fix on one installation."""
+    """A fix on one installation, as docs/json.md has it."""
 
     upstream: str
     version: str | None
     location: str
     verdict: str
     detail: str
-    """Why, in one sentence; often empty."""
     hint: str
-    """What to do, with the command."""
     shape: str | None = None
-    """That of the function."""
     code: str | None = None
-    """As the verdict has it."""
-    strikes: str | None = None
-    """Whether the defect strikes the job by its settings: as JSON has it. None if nothing was said of a job."""
+    strikes: str | None = None  # None if nothing was said of a job
 
 
 def standings(findings: Sequence[Finding], request: Request) -> tuple[Standing, ...]:
@@ -148,11 +127,6 @@ def cure(fix: str, request: Request) -> str:
 def is_curable(found: Sequence[Standing]) -> bool:
     """Return whether there is a rewrite where a fix stands; so there is where that is not known."""
     return not found or any(one.code != NO_REWRITE for one in found)
-
-
-def upstreams(fix: str) -> str:
-    """Return the names of the upstreams that have a target of a fix."""
-    return " or ".join(dict.fromkeys(target.upstream for target in catalog.fix(fix).targets))
 
 
 def _hint(finding: Finding, digest: str, request: Request) -> str:

@@ -16,18 +16,12 @@ class Told(NamedTuple):
     """What one file says."""
 
     file: str
-    dumps: tuple[Dump, ...] = ()
-    """None, or one."""
-    parts: tuple[Rank, ...] = ()
-    """What its stacks or lines say of ranks. A number of -1 stands for `named`."""
-    named: int | None = None
-    """The rank in the file's name."""
-    why: str = ""
-    """Why it could not be read, or not whole; else empty."""
-    size: int | None = None
-    """How many ranks the job has, if it says so."""
-    at: float = 0.0
-    """When it was taken, in seconds, if it has stacks."""
+    dumps: tuple[Dump, ...] = ()  # none, or one
+    parts: tuple[Rank, ...] = ()  # what its stacks or lines say of ranks. A number of -1 stands for `named`.
+    named: int | None = None  # the rank in the file's name
+    why: str = ""  # why it could not be read, or not whole; else empty
+    size: int | None = None  # how many ranks the job has, if it says so
+    at: float = 0.0  # when it was taken, in seconds, if it has stacks
 
 
 def merged(told: Iterable[Told]) -> Job:
@@ -43,7 +37,7 @@ def merged(told: Iterable[Told]) -> Job:
         ]
     )
     speak = {one.file for one in told if any(part.statements for part in one.parts)}
-    told = [one._replace(parts=tuple(part for part in one.parts if not part.statements)) for one in told]
+    told = [one._replace(parts=tuple(_of(one.named, it) for it in one.parts if not it.statements)) for one in told]
     unread = [Unread(one.file, one.why, bool(one.dumps or one.parts)) for one in told if one.why]
     unread += [Unread(file, "nothing in it is of a form that is read", partly=False) for file in mute]
     unranked = [one.file for one in told if any(dump.rank.rank < 0 for dump in one.dumps)]
@@ -68,19 +62,20 @@ def merged(told: Iterable[Told]) -> Job:
     spoken = {one.named for one in told if one.named is not None and not (one.dumps or one.parts or one.why)}
     for one in told:
         for part in one.parts:
-            number = _number(part, one)
-            if number is None:
+            if part.rank < 0:
                 is_alone = all(it.rank < 0 for it in one.parts) and (one.file not in speak or bool(part.name))
                 if is_alone and not dumps and _taken_by(part) is not None:
-                    names[-2 - len(names)] = _named(part.name, one.file, files[part.name])
-                    parts[min(names)].append(_numbered(part, min(names)))
+                    is_known = files[part.name] == 1 and not part.name.startswith("process ")
+                    named = (part.name if is_known else f"{part.name} ({one.file})") if part.name else one.file
+                    names[-2 - len(names)] = gate.line(named)  # how a user would recognise it
+                    parts[min(names)].append(_of(min(names), part))
                 elif is_alone:  # a name would help; what several ranks share has none
                     unranked.append(one.file)
                 strangers += part.messages
             elif part == Rank(part.rank):
-                spoken.add(number)
+                spoken.add(part.rank)
             else:
-                parts[number].append(_numbered(part, number))
+                parts[part.rank].append(part)
     groups = {group.name: group for names in renamed.values() for group in names.values()}
     for same in parts.values():
         for operation in (operation for part in same for operation in (*part.waiting, *part.last)):
@@ -101,12 +96,6 @@ def merged(told: Iterable[Told]) -> Job:
         said,
         names,
     )
-
-
-def _named(name: str, file: str, processes: int) -> str:
-    """Return how a user would recognise a process of unknown rank; ``processes``: how many have its name."""
-    is_known = processes == 1 and not name.startswith("process ")
-    return gate.line(file if not name else name if is_known else f"{name} ({file})")
 
 
 def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
@@ -130,16 +119,10 @@ def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
     return left
 
 
-def _number(part: Rank, told: Told) -> int | None:
-    """Return the rank of a part of a file: its own, else that in the file's name."""
-    return part.rank if part.rank >= 0 else told.named
-
-
 def _spied(told: Iterable[Told], *, is_spied: bool) -> Iterator[one_job.File]:
     """Yield the files with stacks of ranks: py-spy's, or faulthandler's."""
     for one in told:
-        numbers = {_number(part, one) for part in one.parts if _taken_by(part) == is_spied}
-        if ranks := frozenset(number for number in numbers if number is not None):
+        if ranks := frozenset(part.rank for part in one.parts if part.rank >= 0 and _taken_by(part) == is_spied):
             yield one_job.File(one.file, ranks, one.at)
 
 
@@ -185,9 +168,9 @@ def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:
     return rank._replace(waiting=waiting, last=last, counts=counts, moves=moves)
 
 
-def _numbered(part: Rank, number: int) -> Rank:
-    """Return a part of a file as of that rank."""
-    if part.rank == number:
+def _of(number: int | None, part: Rank) -> Rank:
+    """Return a part of a file as of that rank, unless it says its own."""
+    if part.rank >= 0 or number is None:
         return part
     waiting, last = (tuple(one._replace(rank=number) for one in same) for same in (part.waiting, part.last))
     return part._replace(rank=number, waiting=waiting, last=last)

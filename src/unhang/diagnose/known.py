@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import takewhile
 from os.path import join
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from unhang.diagnose import causes, collectives, facts, where, who
 from unhang.diagnose.causes import Cause
@@ -37,19 +37,12 @@ SHIMS = "unhang/prove/"
 class Answer(NamedTuple):
     """What is to be said of one fix."""
 
-    answer: str
-    """One of ANSWERS: the code here has the defect, and nothing else explains the hang; it has it, and something else
-    explains the hang first; no environment tells; or the code here does not have it.
-    """
+    answer: str  # one of ANSWERS, as docs/diagnose.md has them
     fix: str
-    summary: str
-    """What happens in such a hang, in one sentence."""
-    places: tuple[where.Place, ...] = ()
-    """Where the ranks are that wait or failed there."""
-    before: tuple[str, ...] = ()
-    """What explains the hang before it."""
-    question: str = ""
-    """What decides, where the answer is `possible`."""
+    summary: str  # what happens in such a hang, in one sentence
+    places: tuple[where.Place, ...] = ()  # where the ranks are that wait or failed there
+    before: tuple[str, ...] = ()  # what explains the hang before it
+    question: str = ""  # what decides, where the answer is `possible`
 
 
 class Diagnosis(NamedTuple):
@@ -57,10 +50,8 @@ class Diagnosis(NamedTuple):
 
     facts: Facts
     who: Who
-    places: tuple[where.Place, ...]
-    """Where all ranks are: those at the same place together."""
-    causes: tuple[Cause, ...] = ()
-    """Why it hangs, the best first."""
+    places: tuple[where.Place, ...]  # where all ranks are: those at the same place together
+    causes: tuple[Cause, ...] = ()  # why it hangs, the best first
 
 
 def diagnose(job: Job) -> Diagnosis:
@@ -99,11 +90,8 @@ def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> 
     return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
 
 
-class Source(Protocol):
-    """Tells in which function a line is."""
-
-    def is_at(self, frame: Frame, place: Place) -> bool | None:
-        """Return whether a frame is in a function; None if that is not known."""
+Source = Callable[[Frame, Place], bool | None]
+"""Tells whether a frame is in a function; None if that is not known."""
 
 
 class Sources:
@@ -112,38 +100,25 @@ class Sources:
     def __init__(self, roots: Iterable[str]) -> None:
         self._roots = tuple(roots)
 
-    def is_at(self, frame: Frame, place: Place) -> bool | None:
+    def __call__(self, frame: Frame, place: Place) -> bool | None:
         """Return whether a frame is in a function, by its line; None if no source here tells."""
-        called = _bare(frame)
-        for root in self._roots:
-            named = [name for first, last, name in _functions(join(root, place.file)) if first <= frame.line <= last]
-            if named and named[-1].rpartition(".")[2] == called:
-                return named[-1] == place.function or named[-1].endswith(f".{place.function}")
+        for file in (join(root, place.file) for root in self._roots):
+            around = [it for it in _definitions(file) if it.lineno <= frame.line <= (it.end_lineno or it.lineno)]
+            if around and around[-1].name == frame.function.rpartition(".")[2]:
+                return f".{'.'.join(it.name for it in around)}".endswith(f".{place.function}")
         return None
 
 
-def _bare(frame: Frame) -> str:
-    """Return the name of a frame's function alone, without its class."""
-    return frame.function.rpartition(".")[2]
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @lru_cache(maxsize=64)
-def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the first line, the last line and the qualified name of each function, the outer ones first."""
+def _definitions(path: str) -> tuple[_Definition, ...]:
+    """Return the functions and classes of a file, the outer ones first."""
     try:
-        return tuple(_within(ast.parse(packs.read(path)), ""))
+        return tuple(node for node in ast.walk(ast.parse(packs.read(path))) if isinstance(node, _Definition))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return ()
-
-
-def _within(node: ast.AST, above: str) -> Iterator[tuple[int, int, str]]:
-    for child in ast.iter_child_nodes(node):
-        name = above
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            name = f"{above}.{child.name}".lstrip(".")
-            if not isinstance(child, ast.ClassDef):
-                yield child.lineno, child.end_lineno or child.lineno, name
-        yield from _within(child, name)
 
 
 class _Paths:
@@ -161,7 +136,7 @@ class _Paths:
         called = f".{frame.function.replace('<locals>.', '')}"
         if not called.endswith(f".{place.function}") and not f".{place.function}".endswith(called):
             return False
-        file, told = frame.file.replace("\\", "/"), self._source.is_at(frame, place)
+        file, told = frame.file.replace("\\", "/"), self._source(frame, place)
         is_whole = f"/{file}".endswith(f"/{place.file}") or file == packs.below_namespace(place.file)
         if told is not None or not (is_whole or f"/{place.file}".endswith(f"/{file}")):
             return bool(told) and (is_whole or f"/{place.file}".endswith(f"/{file}"))
@@ -172,10 +147,8 @@ class _Paths:
         found = []
         for step in chain:
             told = [[self._at(frame, place) for place in step] for frame in frames]
-            sure = next((at for at, several in enumerate(told) if True in several), -1)
-            found.append(
-                (sure, True) if sure >= 0 else (next((n for n, it in enumerate(told) if None in it), -1), False)
-            )
+            sure, open_ = ([at for at, several in enumerate(told) if word in several] for word in (True, None))
+            found.append(([*sure, *open_, -1][0], bool(sure)))
         return tuple(found)
 
     def has(self, frames: Sequence[Frame], chain: Chain) -> bool:
@@ -283,7 +256,10 @@ class _Shown:
         hang, meetings, ranks = self.hang, self._meetings, self._ranks
         if hang.types:
             types = {it for one in meetings for issued in one.operations.values() for it in issued.dtypes or ()}
-            return not types <= {*hang.types} or any(self._is_turned(one) for one in meetings) or self._agree("dtype")
+            # the source of a broadcast, its group's first rank, has the first of these
+            sources = [one.operations.get(one.group.members[0]) for one in meetings if one.group.members]
+            sent = {it.dtypes[0] for it in sources if it and it.kind == "broadcast" and it.dtypes}
+            return not types <= {*hang.types} or not sent <= {hang.types[0]} or self._agree("dtype")
         if hang.differ in ("size", "order"):
             if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
                 return True
@@ -302,12 +278,6 @@ class _Shown:
         return hang.peers is not None and any(
             not any(self._paths.has(it, hang.peers) for it in _frames(rank)) for rank in waiting
         )
-
-    def _is_turned(self, meeting: Meeting) -> bool:
-        """Return whether the source of a broadcast, its group's first rank, has the type that the receivers have."""
-        one = meeting.operations.get(meeting.group.members[0]) if meeting.group.members else None
-        types = (one.dtypes or ()) if one is not None and one.kind == "broadcast" else ()
-        return types[:1] not in ((), self.hang.types[:1])
 
     def _agree(self, wanted: str) -> bool:
         """Return whether ranks agree where they must differ; where some have not come, they need not."""

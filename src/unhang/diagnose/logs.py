@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from io import BufferedIOBase
 
 from unhang.diagnose import log_prefixes, phrases, ras, stacks, statements
 from unhang.diagnose.evidence import Count, Frame, Group, Message, Operation, Rank, Stack, Statement, kind_of
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.pairs import PAIRED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from io import BufferedIOBase
 
 _NO_GROUP = Group("", "")
 _NOBODY = Speaker("", None, None)
@@ -70,9 +67,6 @@ _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
 _SUMMARY_RANK = re.compile(r"\s+rank\s+: (\d{1,7}) \(local_rank")
 _EXITCODE = re.compile(r"\s+(exitcode\s+: (-?\d{1,9}))")
-_GROUP_OF_ERRORS = re.compile(r"(?:Base)?ExceptionGroup: .* sub-exceptions?\)$")
-_MARGIN = re.compile(r" +(?:\| ?|\+ Exception Group (?=Traceback)|\+-)")
-"""What stands before the lines of a group of errors."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 # A line of the watchdog that a terminal has wrapped, and what stands at its end.
@@ -96,13 +90,9 @@ class _Said:
         self.completed: dict[str, Operation] = {}
         self.counts: dict[str, Count] = {}
         self.messages: dict[str, Message] = {}
-        self.in_group = False
-        """Whether the lines are those of a group of errors, with a margin."""
         self.caught: list[tuple[str, str, tuple[Frame, ...], float | None]] = []
         """Errors below a warning: its own, unless it soon says that it goes on."""
-        self.is_warned = self.is_uncaught = False
-        self.ended = False
-        """Whether its last words are that all has gone well."""
+        self.is_warned = self.is_uncaught = self.ended = False
         self.at: float | None = None
         """When its last traceback began, if that or the line above it says so: an older line's time tells nothing."""
 
@@ -154,15 +144,15 @@ class _Said:
         if group.name and enqueued and completed:
             self.counts[group.name] = Count(int(enqueued[1]), max(int(completed[1]), 0))
         if found := _STATUS.search(text):
-            for key, known in self.waiting.items():
-                if known.sequence == int(found[1]) and not known.group.name:
-                    self.waiting[key] = known._replace(group=group)
-                    break
-            else:
-                if not any(known.sequence == int(found[1]) for known in self.waiting.values()):
-                    self.wait(Operation(stacks.NOBODY, group, int(found[1]), "", source=source))
-        if (found := _COMPLETED.search(text)) and int(found[1]) > 0:
-            self.completed[group.name] = Operation(stacks.NOBODY, group, int(found[1]), "", done=True, source=source)
+            same = [key for key, known in self.waiting.items() if known.sequence == int(found[1])]
+            bare = [key for key in same if not self.waiting[key].group.name]
+            if bare:
+                self.waiting[bare[0]] = self.waiting[bare[0]]._replace(group=group)
+            elif not same:
+                self.wait(Operation(stacks.NOBODY, group, int(found[1]), "", source=source))
+        if completed and int(completed[1]) > 0:
+            number = int(completed[1])
+            self.completed[group.name] = Operation(stacks.NOBODY, group, number, "", done=True, source=source)
 
     def issued(self, text: str) -> bool:
         """Take a frame of the operation that timed out last, if it is the next one; return whether it is."""
@@ -277,9 +267,6 @@ class _Log:
         if speaker not in self.said and len(self.said) >= _SPEAKERS:
             speaker = Speaker("", None, speaker.rank if len(self.said) < 2 * _SPEAKERS else None)
         said = self.said[speaker]
-        said.in_group = bool(_MARGIN.match(text)) and (said.in_group or "Exception Group Traceback" in text)
-        if said.in_group:
-            text = _MARGIN.sub("", text, count=1)
         if speaker.rank is not None:
             self.ranks[speaker.launcher].add(speaker.rank)
         if text.startswith("Traceback ("):
@@ -300,9 +287,8 @@ class _Log:
             return
         self.open.discard(speaker)
         if found := _WORK.search(text):
-            elements = int(found[3]) if found[3] else None
+            number, elements = (int(it) if it else None for it in found.group(1, 3))  # torch before 2.0 says none
             kind = kind_of(found[2])
-            number = int(found[1]) if found[1] else None  # torch before 2.0 says none
             said.wait(Operation(stacks.NOBODY, _group(text), number, kind, elements=elements, source=source))
             self._failed[speaker.launcher] = said
         elif _TRACE in text:
@@ -319,8 +305,6 @@ class _Log:
                 self.exits[self._summary] = Message(f"{found[1]} ({name})" if "-" in found[2] else found[1], source)
         elif _ENDS in text:
             said.ended = True
-        elif _GROUP_OF_ERRORS.match(text):  # its errors follow
-            said.stacks.raised()
         elif (
             _RAISES.match(text) or (_COMPLAINT.search(text) and not _MILD.match(text)) or (ends and _RAISED.match(text))
         ):
@@ -361,10 +345,9 @@ class _Log:
         for numbers, frames, source in self.rolled:
             for number in numbers:
                 spied[number].append(Stack(stacks.MAIN, tuple(frames), None, source))
-        for rank in sorted({*ranks, *spied, *self.exits} - {stacks.NOBODY}):
+        for rank in sorted({*ranks, *spied, *self.exits}, key=lambda it: (it == stacks.NOBODY, it)):
             exits = (self.exits[rank],) if rank in self.exits else ()
             yield from _rank(rank, ranks[rank], spied[rank], exits)
-        yield from _rank(stacks.NOBODY, ranks[stacks.NOBODY], spied[stacks.NOBODY], ())
         yield from nobodies
         unknown = [one for said in self.said.values() for one in said.stacks.unknown()]
         notes = [Statement("", words, source, weight=phrases.NOTE) for words, source in unknown]

@@ -14,12 +14,9 @@ OPPOSITE = {"send": "recv", "recv": "send"}
 PAIRED = frozenset({*OPPOSITE, "coalesced"})
 """Operations between two ranks, which have no number that all ranks of a group agree on."""
 _Edges = Mapping[int, Collection[int]]
-_Place = tuple[str, int, int]
-"""A group, the number of a collective or a batch in it, and of the batch's operations the number of one among all."""
 _IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
-"""So many operations alike show that two ranks are of one kind; so many such ranks of its own group show that one is
-odd; and so many are asked.
-"""
+"""So many operations alike show that two ranks are of one kind, and so many such ranks of its own group that one is
+odd; and so many are asked."""
 _Step = tuple[str, int]
 """A collective, by its group's description and number; or an operation between two ranks, by its number alone."""
 _Way = tuple[int, str, str, int]
@@ -30,12 +27,9 @@ class End(NamedTuple):
     """The other end of a send or receive that is not done."""
 
     rank: int
-    operation: Operation | None = None
-    """What that rank has issued, if that is not done there either."""
-    done: bool = False
-    """Whether it is done there: the two devices have begun it then, and something else of the batch is not done."""
-    is_known: bool = True
-    """Whether a collective in which both were tells how many there were."""
+    operation: Operation | None = None  # what that rank has issued, if that is not done there either
+    done: bool = False  # whether it is done there: the devices have begun it then, but not all of the batch is
+    is_known: bool = True  # whether a collective in which both were tells how many there were
 
     @property
     def lacks(self) -> bool:
@@ -51,8 +45,7 @@ class Head(NamedTuple):
     """What a device is to do first: a collective, or the sends and receives of a batch, which begin at once."""
 
     operations: tuple[Operation, ...]
-    pairs: tuple[tuple[Operation, End], ...]
-    """Its sends and receives, with their other ends."""
+    pairs: tuple[tuple[Operation, End], ...]  # its sends and receives, with their other ends
 
     @property
     def begun(self) -> bool:
@@ -65,22 +58,14 @@ class _Past:
 
     def __init__(self, moves: Sequence[Move]) -> None:
         self._moves = moves
-        self.places = {(move.group, move.batch or move.number, move.order): at for at, move in enumerate(moves)}
-        """Where its collectives stand, by group and number, and its batches."""
-        self.collectives = [key for key in self.places if not key[2]]
-        self.batches: dict[str, dict[int, _Place]] = defaultdict(dict)
-        """The end of each batch, by group and number."""
-        for key in self.places:
-            if key[2]:
-                self.batches[key[0]][key[1]] = key
-        self._done: dict[_Place, Counter[tuple[str, str, int]]] = {}
+        self.places = {(move.group, move.number): at for at, move in enumerate(moves) if not move.kind}
+        """Where its collectives stand."""
+        self.done = cache(self._done)
 
-    def done(self, since: _Place) -> Counter[tuple[str, str, int]]:
+    def _done(self, since: tuple[str, int]) -> Counter[tuple[str, str, int]]:
         """Return how many sends to and receives from each other rank are done since then, by group."""
-        if since not in self._done:
-            after = self._moves[self.places[since] + 1 :]
-            self._done[since] = Counter((move.group, move.kind, move.number) for move in after if move.done)
-        return self._done[since]
+        after = self._moves[self.places[since] + 1 :]
+        return Counter((move.group, move.kind, move.number) for move in after if move.done)
 
 
 def ends(job: Job) -> Ends:
@@ -122,22 +107,13 @@ def ends(job: Job) -> Ends:
 def _ahead(past: Mapping[int, _Past], way: _Way, back: _Way) -> int | None:
     """Return how many more such operations a rank has done than the other, since both were in one collective.
 
-    A recorder keeps the newest entries alone. Where both have no such collective in theirs, ranks whose batches are all
-    as large have been in step since the oldest batch of both; else nothing is known, and the answer is None.
+    A recorder keeps the newest entries alone. Where both have no such collective in theirs, the answer is None.
     """
     mine, theirs = past.get(way[0]), past.get(back[0])
     if mine is None or theirs is None:
         return None
-    since = next((key for key in mine.collectives if key in theirs.places), None)
-    since = since or _in_step(mine.batches.get(way[1], {}), theirs.batches.get(way[1], {}))
+    since = next((key for key in mine.places if key in theirs.places), None)
     return since and mine.done(since)[way[1:]] - theirs.done(since)[back[1:]]
-
-
-def _in_step(ours: Mapping[int, _Place], others: Mapping[int, _Place]) -> _Place | None:
-    """Return the first batch that two ranks have in common, if each of these ends with the same operation of both."""
-    common = [key for batch, key in ours.items() if batch in others]
-    is_equal = all(others[key[1]] == key for key in common)
-    return common[0] if is_equal and any(key[1] != key[2] for key in common) and len(common) > 1 else None
 
 
 def heads(job: Job, found: Ends) -> dict[int, Head]:
@@ -155,35 +131,31 @@ def heads(job: Job, found: Ends) -> dict[int, Head]:
     return made
 
 
-def _is_in(head: Head | None, other: Operation) -> bool:
-    """Return whether a send or receive of a rank is among what its device is to do first, as far as that is known."""
-    return head is not None and head.operations[0].kind in PAIRED and _key(head.operations[0]) == _key(other)
-
-
 def _key(operation: Operation) -> tuple[str, int | None]:
     return operation.group.name, operation.sequence
 
 
 def meet(job: Job, own: Mapping[int, Head]) -> dict[int, tuple[frozenset[int], frozenset[int]]]:
     """Return by rank whom its first operation waits for, and who has come to it and is to do it first, too."""
+    firsts = {number: head.operations[0] for number, head in own.items()}
+    paired = {number: _key(one) for number, one in firsts.items() if one.kind in PAIRED}
     at: dict[object, set[int]] = defaultdict(set)
-    for number, head in own.items():
-        at[_place(head)].add(number)
+    for number, first in firsts.items():
+        place = *_key(first), first.kind
+        at[place].add(number)
     made: dict[object, tuple[frozenset[int], frozenset[int]]] = {}
     found = {}
-    for number, head in own.items():
-        place = _place(head)
-        if head.operations[0].kind in PAIRED:
-            ends = [end for _, end in head.pairs]
-            met = {
-                end.rank for end in ends if end.operation and end.rank in own and _is_in(own[end.rank], end.operation)
-            }
+    for number, first in firsts.items():
+        place = *_key(first), first.kind
+        if number in paired:
+            ends = [end for _, end in own[number].pairs]
+            met = {end.rank for end in ends if end.operation and paired.get(end.rank) == _key(end.operation)}
             missing = {end.rank for end in ends if end.lacks or (end.operation and end.rank not in met)}
             found[number] = frozenset(missing), frozenset(met)
             continue
         if place not in made:
-            members = frozenset(head.operations[0].group.members)
-            past = {it for it in members - at[place] if it in job.ranks and _is_past(job.ranks[it], head.operations[0])}
+            members = frozenset(first.group.members)
+            past = {it for it in members - at[place] if it in job.ranks and _is_past(job.ranks[it], first)}
             made[place] = members - at[place] - past, members & at[place]
         found[number] = made[place]
     return found
@@ -196,10 +168,6 @@ def _is_past(rank: Rank, collective: Operation) -> bool:
     # one that it has issued as well is not done, whatever it has issued since
     is_due = any(not one.done and one.sequence == collective.sequence for one in own if one.kind not in PAIRED)
     return not is_due and max(ends, default=0) > (collective.sequence or 0)
-
-
-def _place(head: Head) -> object:
-    return *_key(head.operations[0]), head.operations[0].kind
 
 
 def sinks(edges: _Edges) -> Iterator[frozenset[int]]:

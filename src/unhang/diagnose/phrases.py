@@ -18,35 +18,20 @@ _TABLES = ("ended", "native", "native-says", "codes", "ras", "lists")
 
 
 class Phrase(NamedTuple):
-    """A sentence of which it is known what it means."""
+    """A sentence of which it is known what it means: a section of the table, with one of its words."""
 
-    key: str
-    """Its name in the tests."""
+    key: str  # the name of the section
     cause: str
     weight: str
     word: str
-    """Stands in each line that begins it: what is looked for first."""
     pattern: re.Pattern[str]
-    words: str
-    """For the reader."""
+    words: str  # what is said to the reader
     do: str
-    """What to do about it, where the cause's page says less."""
     lines: int
-    """How many lines it may have."""
-
-
-def _table() -> ConfigParser:
-    table = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=ExtendedInterpolation())
-    table.optionxform = str  # type: ignore[assignment, method-assign]
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "phrases.ini"), encoding="utf-8") as file:
-        table.read_file(file)
-    return table
 
 
 def _phrases(row: SectionProxy) -> Iterator[Phrase]:
-    """Yield the phrase of a section with each of its words; long values go on in the next line: of a pattern without a
-    space.
-    """
+    """Yield the phrase of a section with each of its words; a pattern goes on in the next line without a space."""
     cause, weight = row["means"].split(", ")
     pattern, says, do = row["pattern"].replace("\n", ""), row["says"], row.get("do", "")
     lines = row.getint("lines", 1)
@@ -56,7 +41,10 @@ def _phrases(row: SectionProxy) -> Iterator[Phrase]:
         yield Phrase(row.name, cause, weight, word, compiled, says, do, lines)
 
 
-_TABLE = _table()
+_TABLE = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=ExtendedInterpolation())
+_TABLE.optionxform = str  # type: ignore[assignment, method-assign]
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "phrases.ini"), encoding="utf-8") as _file:
+    _TABLE.read_file(_file)
 PHRASES = tuple(one for name in _TABLE.sections() if name not in _TABLES for one in _phrases(_TABLE[name]))
 """In this order, each that matches a line says something of it."""
 ENDED, _NATIVE, WAITS_FOR, CODES, RAS, _LISTS = (

@@ -42,6 +42,7 @@ def page(what: Report) -> str:
     with open(_STYLE, encoding="utf-8") as file:
         style = f"\n{file.read()}"
     digest = base64.b64encode(sha256(style.encode()).digest()).decode()
+    parts = report.text(what, colour=False).split("\n\n")
     named = f"suspect: {job.called(suspects)}" if suspects else "no rank is suspect"
     return "".join([
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -50,19 +51,13 @@ def page(what: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>unhang diagnose: {html(named)}</title><style>{style}</style></head>\n<body><main>",
         f"<h1>unhang diagnose: {html(named)}</h1>\n",
-        *_answer(report.text(what, colour=False)),
+        *(_tag("pre", html(part), class_="answer", tabindex=0) + "\n" for part in parts),
         "<h2>Ranks and time</h2>\n",
         *_pictures(panels, suspects, job),
         "<h2>Stacks</h2>\n",
         *_stacks(panels, job),
         "</main></body></html>\n",
     ])  # fmt: skip
-
-
-def _answer(text: str) -> Iterator[str]:
-    """Yield the answer; its lines wrap on a narrow screen, but for those of the table."""
-    for part in text.split("\n\n"):
-        yield _tag("pre", html(part), class_="" if part.startswith(report.TABLE) else "answer", tabindex=0) + "\n"
 
 
 def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Panel]:
@@ -81,13 +76,11 @@ def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Pan
 class _Drawn(NamedTuple):
     """What all pictures of a page share."""
 
-    first: int
-    """The time at the left edge."""
+    first: int  # the time at the left edge
     last: int
     moments: Mapping[int, Sequence[Recent]]
     suspects: Collection[int]
-    colours: Mapping[str, str]
-    """By group."""
+    colours: Mapping[str, str]  # by group
     job: Job
 
     def bars(self, rank: int) -> Iterator[tuple[Recent, str, float, float]]:

@@ -258,7 +258,7 @@ def _moves(entries: list[Any], groups: dict[str, Group], undone: Collection[int]
             if entry["is_p2p"] is not True:
                 yield Move(name, "", entry["collective_seq_id"], done)
             elif (peer := _end(groups.get(name), title, 4)) is not None:
-                yield Move(name, _titled(title)[1], peer, done, entry["p2p_seq_id"], entry.get("op_id", 0))
+                yield Move(name, _titled(title)[1], peer, done, entry.get("op_id", 0))
 
 
 def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiting: list[_Row]) -> dict[str, Count]:

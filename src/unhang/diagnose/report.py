@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from unhang import __version__, gate
-from unhang.diagnose import fixes, statements, where
-from unhang.diagnose.evidence import Count, span
+from unhang.diagnose import fixes, statements
+from unhang.diagnose.evidence import Job, Statement
+from unhang.diagnose.facts import Facts
+from unhang.diagnose.fixes import Standing
+from unhang.diagnose.known import Answer, Diagnosis
 from unhang.diagnose.one_job import SAME
-from unhang.diagnose.phrases import FOLLOWS, NOTE
+from unhang.diagnose.phrases import FOLLOWS, NOTE, WAITS
+from unhang.diagnose.where import Place
 from unhang.diagnose.who import traceback
-from unhang.records import Request
+from unhang.records import Environment, Request
 from unhang.shapes import catalog
 from unhang.suggest import explain
 from unhang.tell import terminal
 from unhang.tell.console import count
 from unhang.tell.report import about, environment_line
 
-if TYPE_CHECKING:
-    from unhang.diagnose.evidence import Job, Statement
-    from unhang.diagnose.facts import Facts
-    from unhang.diagnose.fixes import Standing
-    from unhang.diagnose.known import Answer, Diagnosis
-    from unhang.diagnose.where import Place
-    from unhang.records import Environment
-
 _SET = "`unhang explain never-arrived` says what to set before the next job"
 MORE = f"next: collect more with `unhang diagnose --live` while the job hangs; {_SET}"
 ALL = f"next: {_SET}"
 """After `--live` itself, which has collected what there was."""
-TABLE = "completed, or completed/enqueued, by rank (* suspect) and group:"
-"""How the table of ranks and groups begins."""
 _COLOURS = {"known": "32", "also": "33", "possible": "33", "not-here": "2"}
 _KINDS = {"known": "error", "also": "warning", "possible": "warning", "not-here": "notice"}
 _NOBODY = "no rank is suspect: the files show none that holds up the others"
@@ -46,9 +40,6 @@ _UNRANKED = (
     "it does not say its rank. Put the rank into its name, as in rank3.txt, or above what each process says, as in "
     "`rank 3:`"
 )
-_WIDTH = 100
-_ROWS, _COLUMNS = 20, 6
-"""Of the table of ranks and groups."""
 _FEW, _OPEN = 3, ("never-arrived", "mismatch")
 """How many causes are shown; and those of which more files would say who it is, where nobody is suspect."""
 _MOST = 8
@@ -59,18 +50,10 @@ class Report(NamedTuple):
     """What is reported of a diagnosis."""
 
     diagnosis: Diagnosis
-    answers: tuple[Answer, ...]
-    """The best first; none where no rank waits or fails in a function of a fix."""
-    environment: Environment | None
-    """None if there are no answers, or the environment could not be looked at."""
-    standings: Mapping[str, tuple[Standing, ...]]
-    """By fix, for those of the answers."""
+    answers: tuple[Answer, ...]  # the best first; none where no rank waits or fails in a function of a fix
+    environment: Environment | None  # None if there are no answers, or the environment could not be looked at
+    standings: Mapping[str, tuple[Standing, ...]]  # by fix, for those of the answers
     request: Request
-
-
-def missing(job: Job) -> list[int]:
-    """Return the ranks of the job of which no file says anything."""
-    return [] if job.size is None else [rank for rank in range(job.size) if rank not in {*job.ranks, *job.spoken}]
 
 
 def warnings(job: Job) -> list[str]:
@@ -94,32 +77,28 @@ def warnings(job: Job) -> list[str]:
 
 
 def _more(number: int, noun: str) -> list[str]:
-    """Return what is said of those that the text leaves out, if it does."""
     return [f"{count(number - _MOST, f'more {noun}')}, which --output-format json names"] if number > _MOST else []
 
 
 def text(report: Report, *, colour: bool, width: int = 0, more: str = MORE) -> str:
-    """Return the suspects, the table of ranks and groups, and the answers as text, wrapped at the width, unless 0.
+    """Return the suspects, the causes, where the ranks are, and the answers as text, wrapped at the width, unless 0.
 
     ``more`` says how more is collected, for where the files name no cause.
     """
-    suspects, job = report.diagnosis.who, report.diagnosis.facts.job
-    lines = [terminal.wrapped(line, width) for line in _suspects(report.diagnosis)]
-    lines += [terminal.wrapped(line, width) for line in (*_causes(report.diagnosis), *_notes(job))]
-    lines += [*([""] if lines else []), terminal.wrapped(_read(job), width)]
+    found, job = report.diagnosis, report.diagnosis.facts.job
+    lines = [*_suspects(found), *_causes(found), *_notes(job)]
+    lines += [*([""] if lines else []), _read(job)]
     if report.environment is not None:
-        lines.append(terminal.wrapped(environment_line(report.environment), width))
-    lines += _table(report.diagnosis.facts, suspects.why)
-    lines += [terminal.wrapped(line, width) for line in _places(report.diagnosis.places, job, "")]
+        lines.append(environment_line(report.environment))
+    lines += _places(found.places, job, "")
     for answer in report.answers:
         first, *rest = _paragraph(answer, report)
-        first, word = terminal.wrapped(first, width), answer.answer
-        lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first]
-        lines += [terminal.wrapped(line, width) for line in rest]
-    is_open = not suspects.why and all(one.code in _OPEN for one in report.diagnosis.causes[:1])
+        word = answer.answer
+        lines += ["", terminal.painted(first, word, _COLOURS[word]) if colour else first, *rest]
+    is_open = not found.who.why and all(one.code in _OPEN for one in found.causes[:1])
     if is_open and all(one.answer in ("possible", "not-here") for one in report.answers):
-        lines += ["", *(terminal.wrapped(line, width) for line in _next(report.diagnosis, more))]
-    return "\n".join(lines)
+        lines += ["", _next(found, more)]
+    return "\n".join(terminal.wrapped(line, width) for line in lines)
 
 
 def document(report: Report) -> str:
@@ -207,8 +186,10 @@ def processes(found: Diagnosis) -> list[str]:
 
 def _blamed(found: Diagnosis) -> list[Statement]:
     """Return the statements that name whom to look at, or else who has gone first."""
-    said, is_open = found.facts.job.statements, not (found.who.why or found.facts.strangers)
-    return statements.blamed(said) or (statements.lost(said) if is_open else [])
+    said = found.facts.job.statements
+    # that a peer has gone may be the end of these only where nobody gave up first
+    is_open = not (found.who.why or found.facts.strangers or any(one.weight == WAITS for one in said))
+    return statements.blamed(said) or [one for one in said if is_open and one.weight == FOLLOWS and one.processes]
 
 
 def _causes(found: Diagnosis) -> Iterable[str]:
@@ -227,45 +208,6 @@ def _notes(job: Job) -> list[str]:
     return [f"note: {gate.line(words)} ({source})" for words, source in reversed(notes.items())][:_FEW]
 
 
-def _table(facts: Facts, first: Collection[int]) -> list[str]:
-    """Return the lines of the table: of each group, what is completed, and of how many that are enqueued.
-
-    Ranks that are equally far share a row. Those in ``first`` have rows of their own, which come first.
-    """
-    cells: dict[str, dict[int, str]] = defaultdict(dict)
-    is_behind: set[str] = set()
-    for number, rank in facts.job.ranks.items():
-        for name, own in rank.counts.items():
-            label, known = where.label(facts.job.group(name)), cells[where.label(facts.job.group(name))]
-            known[number] = ", ".join(filter(None, (known.get(number), _cell(own))))
-            is_behind |= {label} if own.completed != own.enqueued else set()
-    waiting = {label: sum("/" in cell for cell in cells[label].values()) for label in is_behind}
-    groups = sorted(waiting, key=lambda label: (-waiting[label], label))[:_COLUMNS]
-    alike: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
-    for number in facts.job.ranks if groups else ():
-        alike[number not in first, tuple(cells[group].get(number, "") for group in groups)].append(number)
-    ordered = sorted(alike.items(), key=lambda row: (row[0][0], -len(row[1]), row[1]))
-    rows = [[f"{' ' if other else '*'} {span(ranks)}", *own] for (other, own), ranks in ordered[:_ROWS]]
-    if not rows:
-        return []
-    lines, heads = ["", TABLE], ["ranks", *groups]
-    if sum(max(map(len, column)) + 2 for column in zip(heads, *rows)) > _WIDTH:
-        # a name of a group is longer than its numbers: it stands above them, one name a line
-        lines += [f"  {at}: {gate.line(name)}" for at, name in enumerate(groups, 1)]
-        heads = ["ranks", *map(str, range(1, len(heads)))]
-    widths = [max(map(len, column)) for column in zip(heads, *rows)]
-    lines += ["  ".join(cell.ljust(wide) for cell, wide in zip(row, widths)).rstrip() for row in [heads, *rows]]
-    if left := sum(len(ranks) for _, ranks in ordered[_ROWS:]):
-        lines.append(f"  and {count(left, 'more rank')}")
-    return lines
-
-
-def _cell(known: Count) -> str:
-    """Return a count as people read it: what is completed, and of how many."""
-    completed = "?" if known.completed < 0 < known.enqueued and not known.device else str(max(known.completed, 0))
-    return completed if known.completed == known.enqueued else f"{completed}/{known.enqueued}"
-
-
 def _read(job: Job) -> str:
     """Return the line that says what was read."""
     number = len(job.ranks) - len(job.names)
@@ -273,7 +215,8 @@ def _read(job: Job) -> str:
     if job.names:
         nameless = f"{len(job.names)} process{'' if len(job.names) == 1 else 'es'} of unknown rank"
         known = f"{known}, and {nameless}" if number else nameless
-    lacks = f"; nothing of {job.called(gone)}" if (gone := missing(job)) else ""
+    gone = {*range(job.size or 0)} - {*job.ranks, *job.spoken}
+    lacks = f"; nothing of {job.called(gone)}" if gone else ""
     lacks += f"; of {job.called(job.spoken)} only lines without an error or a collective" if job.spoken else ""
     return f"read {count(job.files, 'file')}: {known}{lacks}"
 
@@ -310,7 +253,8 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         copy = f"{place.upstream} {place.version or '(no version)'} in {place.location}"
         yield f"  {place.verdict} on {copy}{why}; {place.hint}"
     if not stands:
-        none = f"there is no {fixes.upstreams(answer.fix)} here: " if report.environment is not None else ""
+        names = " or ".join(dict.fromkeys(target.upstream for target in fix.targets))
+        none = f"there is no {names} here: " if report.environment is not None else ""
         yield f"  {none}in the job's environment, run: unhang check --fix {answer.fix}"
     if answer.question:
         yield f"  what decides: {answer.question} It takes {fix.manifest['signature']['setting']}."
@@ -325,17 +269,16 @@ def _open(facts: Facts) -> str:
     return "" if facts.job.size is not None else "this is so if these are all ranks"
 
 
-def _next(found: Diagnosis, more: str) -> Iterable[str]:
-    """Yield what to do where the files name no cause: more is to be collected only where it would decide."""
+def _next(found: Diagnosis, more: str) -> str:
+    """Return what to do where the files name no cause: more is to be collected only where it would decide."""
     facts = found.facts
     if facts.has_ended:
-        yield "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
-    elif facts.goes_on:
-        yield "next: nothing: every rank has moved between its two stacks, so the job goes on"
-    elif facts.unseen and not facts.is_over:
-        yield f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
-    else:
-        yield more
+        return "next: see in its logs whether it has failed: add them, and `unhang diagnose` names who failed first"
+    if facts.goes_on:
+        return "next: nothing: every rank has moved between its two stacks, so the job goes on"
+    if facts.unseen and not facts.is_over:
+        return f"next: take the stacks of {facts.job.called(facts.unseen)} too: nothing came from there"
+    return more
 
 
 def _place(place: Place, job: Job) -> dict[str, Any]:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import Signals
-from typing import TYPE_CHECKING
 
-from unhang.diagnose.evidence import SPEAKER, Statement, kind_of, spoken
+from unhang.diagnose.evidence import SPEAKER, Message, Statement, kind_of, spoken
 from unhang.diagnose.log_prefixes import Speaker
 from unhang.diagnose.phrases import ABORTS, ABOUT, ENDED, ENDS, FOLLOWS, NOTE, OWN, PHRASES, WAITS, Phrase
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from unhang.diagnose.evidence import Message
 
 NOBODY = "a process"
 _MOST, _ALIKE, _TEXT, _RANKS = 4_000, 200, 500, 10_000
@@ -85,11 +80,15 @@ class Reader:
                 self._take(speaker, *one)
         self._open.clear()
         found = [*self._found.values()]
-        pids = _by_pid(found)
-        ranks = [_rank_of(values, rank_of(speaker), pids) for speaker, _, values, *_ in found]
-        awaited = _Awaited([(values, by) for (_, _, values, *_), by in zip(found, ranks)])
-        for (speaker, phrase, values, source, at, text), by in zip(found, ranks):
-            values = awaited.named(values)
+        pids = defaultdict[str, set[str]](set)
+        for _, phrase, values, *_ in found:
+            if phrase.key == _PROCESS_OF_RANK:  # of another host's, one pid may have two
+                pids[values["own_pid"]].add(values["by"])
+        said = []
+        for speaker, _, values, *_ in found:
+            rank, same = rank_of(speaker), pids.get(values.get("own_pid", ""), ())
+            said.append((values, int(values.get("by") or (min(same) if rank == SPEAKER and len(same) == 1 else rank))))
+        for (speaker, phrase, _, source, at, text), (values, by) in zip(found, _awaited(said)):
             if "by" in values and (group := _GROUP.search(text)) and group[1] != "0" and group[2] != "default_pg":
                 by = rank_of(speaker)
                 values = {**values, "within": values["by"]} if by == SPEAKER else values
@@ -106,57 +105,32 @@ def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
     return {"culprits": ", ".join(map(str, sorted(missing))), "all": "its", **values} if is_whole else {}
 
 
-def _by_pid(found: Iterable[tuple[Speaker, Phrase, dict[str, str], str, float | None, str]]) -> dict[str, set[str]]:
-    """Return the ranks that lines tell of processes, by pid: of another host's, one pid may have two."""
-    ranks = defaultdict[str, set[str]](set)
-    for _, phrase, values, *_ in found:
-        if phrase.key == _PROCESS_OF_RANK:
-            ranks[values["own_pid"]].add(values["by"])
-    return ranks
-
-
-def _rank_of(values: Mapping[str, str], speaker: int, pids: Mapping[str, set[str]]) -> int:
-    """Return the rank that says a line: by its words, by who says it, or by its pid."""
-    same = pids.get(values.get("own_pid", ""), ())
-    told = values.get("by") or (next(iter(same)) if speaker == SPEAKER and len(same) == 1 else "")
-    return int(told) if told else speaker
-
-
-class _Awaited:
-    """The ranks of groups for which others say that they wait."""
-
-    def __init__(self, said: Sequence[tuple[Mapping[str, str], int]]) -> None:
-        told = [(values, by) for values, by in said if "awaited" in values]
-        self._known = {_member(values, "mine"): by for values, by in told if by != SPEAKER and "mine" in values}
-        self._waiting = {_member(values, "mine") for values, _ in told}
-        self._speak = {str(by) for _, by in told}
-        self._groups: dict[str, set[str]] = {}
-        """The groups in which a rank of this number is awaited."""
-        for values, _ in told:
-            group, number = _member(values, "awaited")
-            self._groups.setdefault(number, set()).add(group)
-
-    def named(self, values: dict[str, str]) -> dict[str, str]:
-        """Return values whose culprit is the awaited rank, unless that one waits itself: the job's rank where the lines
-        tell it, else the group's.
-        """
-        if "awaited" not in values:
-            return values
-        one, number = _member(values, "awaited"), values["awaited"]
-        size = f" of {values['all']}" if "all" in values else ""
-        words = f"rank {number} of its group{size}{f' ({one[0]})' if one[0] else ''}"
-        rank = self._known.get(one)
-        if rank is not None and str(rank) != number:
-            words = f"rank {rank}, which is {words}"
-        if one in self._waiting:
-            return {**values, "awaited": f"{words}, which waits itself"}
-        if rank is None and (number in self._speak or len(self._groups[number]) > 1):  # another one has that number
-            return {**values, "awaited": words}
-        return {**values, "awaited": words, "culprits": number if rank is None else str(rank)}
-
-
-def _member(values: Mapping[str, str], name: str) -> tuple[str, str]:
-    return values.get("group", ""), values.get(name, "")
+def _awaited(said: Sequence[tuple[dict[str, str], int]]) -> Iterator[tuple[dict[str, str], int]]:
+    """Yield what lines tell, and who says them; of one that awaits a rank, that is its culprit, unless that one waits
+    itself: the job's rank where the lines tell it, else the group's.
+    """
+    told = [
+        (values.get("group", ""), values.get("mine", ""), values["awaited"], by)
+        for values, by in said
+        if "awaited" in values
+    ]
+    waiting = {(group, mine) for group, mine, *_ in told}
+    known = {(group, mine): by for group, mine, *_, by in told if by != SPEAKER and mine}
+    groups = {(number, group) for group, _, number, _ in told}
+    taken = Counter(number for number, _ in groups) + Counter({str(by) for *_, by in told})
+    for values, by in said:
+        if number := values.get("awaited", ""):
+            group, rank = values.get("group", ""), known.get((values.get("group", ""), number))
+            size = f" of {values['all']}" if "all" in values else ""
+            words = f"rank {number} of its group{size}{f' ({group})' if group else ''}"
+            if rank is not None and str(rank) != number:
+                words = f"rank {rank}, which is {words}"
+            if (group, number) in waiting:
+                words += ", which waits itself"
+            elif rank is not None or taken[number] == 1:  # else another one has that number
+                values = {**values, "culprits": number if rank is None else str(rank)}
+            values = {**values, "awaited": words}
+        yield values, by
 
 
 def known(one: Statement, rank: int) -> Statement:
@@ -228,12 +202,6 @@ def blamed(said: Iterable[Statement]) -> list[Statement]:
     ]
     direct.sort(key=lambda one: one.cause == "never-arrived")  # that one has died says why it did not come
     return [one for one in direct if one.key == direct[0].key]
-
-
-def lost(said: Sequence[Statement]) -> list[Statement]:
-    """Return the statements by which a peer has gone, where nobody gave up first: of these it may be the end."""
-    is_waited = any(one.weight == WAITS for one in said)
-    return [one for one in said if one.weight == FOLLOWS and one.processes and not is_waited]
 
 
 def _alone(said: Sequence[Statement]) -> Iterator[Statement]:

@@ -49,12 +49,9 @@ whatever its words.
 class Place(NamedTuple):
     """Some ranks that do the same, and the lines that say so."""
 
-    ranks: tuple[int, ...]
-    """Ascending."""
-    doing: str
-    """`waiting in all_reduce 12 of DATA_PARALLEL_GROUP_WITH_CP, [2] Float`, `in all_reduce, called by step`, ..."""
-    evidence: tuple[str, ...]
-    """Frames, entries or lines, with their file; a few of them."""
+    ranks: tuple[int, ...]  # ascending
+    doing: str  # such as `waiting in all_reduce 12 of default_pg, [2] Float` or `in all_reduce, called by step`
+    evidence: tuple[str, ...]  # frames, entries or lines, with their file; a few of them
 
 
 def merged(places: Iterable[Place]) -> tuple[Place, ...]:
@@ -79,8 +76,11 @@ def places(job: Job, errors: Mapping[int, Sequence[Message]]) -> tuple[Place, ..
 
 
 def issued(rank: Rank, operation: Operation) -> Place:
-    """Return that a rank waits in an operation."""
-    return Place((rank.rank,), f"waiting in {_named(operation)}", _lines(rank, operation))
+    """Return that a rank waits in an operation: with its entry, and its frames, else with those of its stack."""
+    lines = tuple(filter(None, [operation.source])) + (in_stack(rank).evidence if rank.stacks else ())
+    if operation.frames:
+        lines = (f"{operation.source}: {path(_shown(operation.frames))}",)
+    return Place((rank.rank,), f"waiting in {_named(operation)}", lines)
 
 
 def elsewhere(rank: Rank) -> Place:
@@ -117,10 +117,12 @@ def in_stack(rank: Rank) -> Place:
     if rank.process:
         doing += f", and its process is {rank.process}"
     elif stack.moved is not None:
-        doing += f", and {_pace(rank, stack)}"
-    main = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
+        pace = "on a CPU: it works there, or waits in a loop" if _is_on_cpu(rank, stack) else ""
+        pace = f"its two stacks are alike, {pace}" if pace else "does not move: its two stacks are alike"
+        doing += f", and {'moves: its two stacks differ' if stack.moved else pace}"
+    outer = [one for one in rank.stacks if one.thread == MAIN and one is not stack]  # where autograd's thread waits
     lines = [
-        f"{one.source}: {path(_shown(one.frames)) or ' < '.join(one.native[:_LINES])}" for one in (stack, *main[:1])
+        f"{one.source}: {path(_shown(one.frames)) or ' < '.join(one.native[:_LINES])}" for one in (stack, *outer[:1])
     ]
     return Place((rank.rank,), doing, tuple(lines))
 
@@ -133,12 +135,6 @@ def _native(stack: Stack) -> str:
     more = f", within {kinds[outer]}" if outer else ""
     more += f": {WAITS_FOR[outer]}" if more and outer != stacks.COLLECTIVE else ""
     return f"{kinds[inner]}: {WAITS_FOR[inner]}{more}"
-
-
-def is_held_by_its_own(rank: Rank) -> bool:
-    """Return whether a rank waits for a lock of its own process: no peer explains that."""
-    native = waiting_stack(rank).native
-    return bool(native) and stacks.native(native[0]) in (stacks.LOCK, stacks.PYTHON)
 
 
 def waiting_stack(rank: Rank) -> Stack:
@@ -179,36 +175,16 @@ def _is_on_cpu(rank: Rank, stack: Stack) -> bool:
     return (rank.cpu or 0.0) >= _BUSY if is_measured else stack.idle is False
 
 
-def _pace(rank: Rank, stack: Stack) -> str:
-    if stack.moved:
-        return "moves: its two stacks differ"
-    alike = "its two stacks are alike"
-    is_busy = _is_on_cpu(rank, stack)
-    return f"{alike}, on a CPU: it works there, or waits in a loop" if is_busy else f"does not move: {alike}"
-
-
-def _lines(rank: Rank, operation: Operation) -> tuple[str, ...]:
-    """Return the entry of an operation, with its frames, else with those of the rank's stack."""
-    if operation.frames:
-        return (f"{operation.source}: {path(_shown(operation.frames))}",)
-    own = (operation.source,) if operation.source else ()
-    return (*own, *in_stack(rank).evidence) if rank.stacks else own
-
-
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
     """Return the innermost frames outside of torch."""
     return ([frame for frame in frames if not is_torch(frame)] or list(frames))[:_LINES]
 
 
 def path(frames: Sequence[Frame]) -> str:
-    """Return frames as people read them, the innermost first."""
-    return " < ".join(f"{frame.function} ({_short(frame.file)}:{frame.line})" for frame in frames)
-
-
-def _short(file: str) -> str:
-    """Return a path from its package on, else the end of it."""
-    installed = re.search(r"(?:site|dist)-packages/(.+)", file)
-    return installed[1] if installed else "/".join(file.split("/")[-3:])
+    """Return frames as people read them: each path from its package on, else the end of it."""
+    files = [re.split("(?:site|dist)-packages/", one.file, maxsplit=1) for one in frames]
+    short = [one[1] if one[1:] else "/".join(one[0].split("/")[-3:]) for one in files]
+    return " < ".join(f"{frame.function} ({file}:{frame.line})" for frame, file in zip(frames, short))
 
 
 def is_torch(frame: Frame) -> bool:
@@ -242,7 +218,7 @@ def _is_in_call(stack: Stack) -> bool:
     return any(map(_is_collective, stack.frames)) or any(stacks.native(one) in _OF_GROUPS for one in stack.native)
 
 
-def _collectives(rank: Rank) -> list[str]:
+def collectives(rank: Rank) -> list[str]:
     """Return the functions of torch in which a rank waits for others by its stacks."""
     return [frame.function for one in rank.stacks for frame in one.frames if _is_collective(frame)]
 
@@ -254,24 +230,18 @@ def is_idle(rank: Rank) -> bool:
 
 def is_controller(rank: Rank) -> bool:
     """Return whether a process waits for calls that it has made of Ray's workers, by its main thread."""
-    ray = [f.function for f in ((rank.stacks and _main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
+    ray = [f.function for f in ((rank.stacks and main(rank).frames) or ())[:_NEAR] if f.file.endswith(_IDLE)]
     return not {"get", "get_objects", "wait"}.isdisjoint(ray)
 
 
-def is_told_what_to_do(rank: Rank) -> bool:
-    """Return whether a process is Ray's: idle, or one that waits for others' work."""
-    return bool(rank.stacks) and (is_idle(rank) or is_controller(rank))
-
-
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise."""
-    return _waits_in(rank, *_DONE) or _shuts_down(rank) or (rank.ended and not (rank.waiting or rank.stacks))
+    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise.
 
-
-def _shuts_down(rank: Rank) -> bool:
-    """Return whether a rank's main thread has left its script, and the interpreter waits for other threads."""
-    outer = (stack.frames[-1] for stack in rank.stacks if stack.thread == MAIN and stack.frames)
-    return any((f.function, f.file.rpartition("/")[2]) == ("_shutdown", "threading.py") for f in outer)
+    Then its main thread may have left its script, and the interpreter waits for other threads.
+    """
+    outer = [alike(one.frames[-1])[:2] for one in rank.stacks if one.thread == MAIN and one.frames]
+    has_left = ("_shutdown", "threading.py") in outer
+    return has_left or _waits_in(rank, *_DONE) or (rank.ended and not (rank.waiting or rank.stacks))
 
 
 def _waits_in(rank: Rank, file: str, function: str) -> bool:
@@ -294,28 +264,12 @@ def call(rank: Rank) -> str:
 
 def ends_groups(rank: Rank) -> bool:
     """Return whether a rank, which waits in nothing else, ends its groups: it has done its part of the job."""
-    return not rank.waiting and _collectives(rank)[:1] == ["destroy_process_group"]
+    return not rank.waiting and collectives(rank)[:1] == ["destroy_process_group"]
 
 
-def is_paired(rank: Rank) -> bool:
-    """Return whether a rank sends or receives by its stacks."""
-    return not _PAIRED.isdisjoint(_collectives(rank))
-
-
-def is_received(rank: Rank) -> bool:
-    """Return whether a rank waits by its stacks for what another one is to send."""
-    return any("recv" in one.lower() for one in _collectives(rank) or waiting_stack(rank).native)
-
-
-def is_whole(rank: Rank) -> bool:
-    """Return whether the stack of a rank's main thread goes back to its script, or py-spy calls it so."""
-    stack = _main(rank)
-    return stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
-
-
-def is_spied(rank: Rank) -> bool:
-    """Return whether there is a whole stack of a rank, and not only the traceback with which it gave up."""
-    return any(stack.idle is not None for stack in rank.stacks)
+def have_peers(job: Job) -> bool:
+    """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
+    return any(not _PAIRED.isdisjoint(collectives(rank)) for rank in job.ranks.values())
 
 
 def alike(frame: Frame) -> tuple[str, str, int]:
@@ -323,25 +277,19 @@ def alike(frame: Frame) -> tuple[str, str, int]:
     return frame.function.rpartition(".")[2], frame.file.rpartition("/")[2], frame.line
 
 
-def _main(rank: Rank) -> Stack:
+def main(rank: Rank) -> Stack:
+    """Return the stack of a rank's main thread."""
     return next((one for one in rank.stacks if one.thread == MAIN), rank.stacks[0])
 
 
 def path_to(rank: Rank) -> tuple[tuple[str, str, int], ...]:
-    """Return the stack of a rank's main thread outside of torch, as far as a collective, to compare it with others."""
-    stack = min(rank.stacks, key=lambda one: (one.idle is None, one.thread != MAIN))
-    return tuple(alike(frame) for frame in stack.frames if not is_torch(frame))
-
-
-def whole(rank: Rank) -> tuple[bool | None, tuple[tuple[str, str, int], ...]]:
-    """Return the whole stack of a rank's main thread, torch's frames too, and whether it is idle, to compare it."""
-    stack = _main(rank)
-    return stack.idle, tuple(map(alike, stack.frames))
+    """Return the whole stack of a rank's main thread, to compare it with others."""
+    return tuple(map(alike, main(rank).frames))
 
 
 def waits_for_device(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for its device, and does not move, by its innermost frame."""
-    stack = _main(rank)
+    stack = main(rank)
     if stack.native:
         return not stack.moved and stacks.native(stack.native[0]) == stacks.DEVICE
     return not stack.moved and any(
@@ -352,7 +300,7 @@ def waits_for_device(rank: Rank) -> bool:
 
 def waits_on_host(rank: Rank) -> bool:
     """Return whether a rank's main thread waits for what no device does: a lock, a queue, a process, a file."""
-    stack = _main(rank)
+    stack = main(rank)
     file = stack.frames[0].file if stack.frames else ""
     return bool(stack.frames and _is_of_host(stack.frames[0])) or "torch/utils/data/" in file
 
@@ -397,30 +345,25 @@ def has_ended(rank: Rank, errors: Sequence[Message]) -> bool:
     if any(_has(one, _FATAL) for one in errors):
         return True
     was_there = rank.timed_out or any(_has(one, _FOLLOWS) and not _is_own(one) for one in rank.messages)
-    is_over = any(one.text.startswith("exitcode") for one in rank.messages) or any(map(_is_uncaught, errors))
+    # a traceback goes back to the script: one that is caught begins where that is done
+    outer = [[it for it in one.frames if not it.file.endswith("<frozen runpy>")][-1:] for one in errors]
+    is_uncaught = any(it.function == "<module>" and it.file != "<string>" for one in outer for it in one)
+    is_over = is_uncaught or any(one.text.startswith("exitcode") for one in rank.messages)
     return is_over and not was_there
-
-
-def _is_uncaught(error: Message) -> bool:
-    """Return whether a traceback goes back to the script: one that is caught begins where that is done."""
-    outer = [frame for frame in error.frames if not frame.file.endswith("<frozen runpy>")][-1:]
-    return any(frame.function == "<module>" and frame.file != "<string>" for frame in outer)
 
 
 def failures_of_strangers(messages: Sequence[Message]) -> list[Message]:
     """Return the lines with which a process of unknown rank fails by itself; launchers tell of others, so last."""
-    raised = [one for one in messages if not any(map(_is_join, one.frames))]
+    join = "torch/multiprocessing/spawn.py"  # torch's launcher tells there what a process has raised
+    raised = [
+        one for one in messages if not any(it.file.endswith(join) and it.function.endswith("join") for it in one.frames)
+    ]
     own = [
         one
         for one in failures(Rank(NOBODY, messages=tuple(raised)))
         if (one.frames and not _has(one, _LAUNCHERS)) or _has(one, _OWN)
     ]
     return sorted(own, key=lambda one: _has(one, _LAUNCHERS))
-
-
-def _is_join(frame: Frame) -> bool:
-    """Return whether a frame is that of torch's launcher, which tells of a process what that one has raised."""
-    return frame.file.endswith("torch/multiprocessing/spawn.py") and frame.function.endswith("join")
 
 
 def _is_own(message: Message) -> bool:

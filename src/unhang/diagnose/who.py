@@ -14,15 +14,11 @@ from typing import NamedTuple
 
 from unhang.diagnose import collectives, statements, where
 from unhang.diagnose.collectives import Meeting
-from unhang.diagnose.evidence import Count, Message, Operation, Statement
+from unhang.diagnose.evidence import Count, Group, Message, Operation
 from unhang.diagnose.facts import Facts
-from unhang.diagnose.pairs import PAIRED, Head, unlike
+from unhang.diagnose.pairs import PAIRED, unlike
 
 _FRAMES, _FEW, _MANY = 12, 3, 7
-_STATES = {
-    "stopped": ": by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
-    "gone": ": it has ended or was killed, and its peers run",
-}
 _NUMBER = re.compile(r"\d+")
 FAILED, SAID, DEVICE, SILENT = "failed", "said", "device", "silent"
 HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
@@ -31,12 +27,9 @@ HOST, TOGETHER, DISAGREES = "host", "together", "disagrees"
 class Who(NamedTuple):
     """Whom a rule names."""
 
-    rule: str
-    """What RULES call it; empty if no rule names anybody."""
-    why: Mapping[int, str]
-    """By rank, ascending."""
-    traceback: tuple[str, ...] = ()
-    """Of the first error, if a rank failed: where it is, and its frames, the outermost first."""
+    rule: str  # what RULES call it; empty if no rule names anybody
+    why: Mapping[int, str]  # by rank, ascending
+    traceback: tuple[str, ...] = ()  # where the first error of a rank is, and its frames, the outermost first
 
 
 def of(facts: Facts) -> Who:
@@ -54,11 +47,6 @@ def of(facts: Facts) -> Who:
     return Who("", {})
 
 
-def have_peers(facts: Facts) -> bool:
-    """Return whether some rank sends or receives by its stack: the stages of a pipeline are in different calls."""
-    return any(map(where.is_paired, facts.job.ranks.values()))
-
-
 def traceback(error: Message) -> tuple[str, ...]:
     """Return where an error is told, and its frames, the outermost first."""
     frames = (f"  {frame.file}:{frame.line} in {frame.function}" for frame in reversed(error.frames[:_FRAMES]))
@@ -66,30 +54,25 @@ def traceback(error: Message) -> tuple[str, ...]:
 
 
 def _failed(facts: Facts) -> dict[int, str]:
-    """Name the ranks that raised or died first."""
+    """Name the ranks that raised or died first, and those that fail for the same reason, such as a node's disk."""
     firsts = {number: _first(lines) for number, lines in facts.errors.items()}
     if not firsts:
         return {}
     first = _first([*firsts.values()])
+    alike = _NUMBER.sub("#", first.text)
     is_dated = all(line.at is not None for line in firsts.values())
     is_ordered = is_dated or len({statements.place(line)[0] for line in firsts.values()}) == 1
     return {
         number: f"it failed by itself: {line.text}"
         for number, line in firsts.items()
-        if not is_ordered or (is_dated and line.at == first.at) or _alike(line) == _alike(first)
+        if not is_ordered or (is_dated and line.at == first.at) or _NUMBER.sub("#", line.text) == alike
     }
-
-
-def _alike(message: Message) -> str:
-    """Return what the errors of several ranks have in common that fail for one reason, such as a node's disk."""
-    return _NUMBER.sub("#", message.text)
 
 
 def _first(messages: Sequence[Message]) -> Message:
     """Return the first of several errors: by time, or else by their lines where one of them has none."""
-    if all(one.at is not None for one in messages):
-        return min(messages, key=lambda one: (one.at or 0.0, *statements.place(one)))
-    return min(messages, key=statements.place)
+    is_dated = all(one.at is not None for one in messages)
+    return min(messages, key=lambda one: (is_dated and one.at, *statements.place(one)))
 
 
 def _behind_on_device(facts: Facts) -> dict[int, str]:
@@ -116,7 +99,8 @@ def _behind_on_device(facts: Facts) -> dict[int, str]:
 
 
 def _done(facts: Facts, group: str, number: int) -> str:
-    return f"completed {facts.counts[group][number].completed} of {where.label(facts.job.group(group))}"
+    label = where.label(facts.job.groups.get(group) or Group(group, ""))
+    return f"completed {facts.counts[group][number].completed} of {label}"
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
@@ -135,22 +119,26 @@ def _ahead_alone(facts: Facts, group: str) -> int | None:
 
 def _not_begun(facts: Facts) -> dict[int, str]:
     """Name the ranks whose device has not begun a collective that is its first, and that a peer's has begun."""
-    found = {}
     begun = {number for number, head in facts.heads.items() if head.begun}
-    for number, head in facts.heads.items():
-        one = head.operations[0]
-        if one.kind not in PAIRED and number not in begun and not begun.isdisjoint(facts.met[number]):
-            place = f"{one.sequence} of {where.label(one.group)}"
-            found[number] = f"has not begun {place}, its peers have: its device is stuck before it"
-    return found
+    firsts = {number: head.operations[0] for number, head in facts.heads.items() if number not in begun}
+    why = "its peers have: its device is stuck before it"
+    return {
+        number: f"has not begun {one.sequence} of {where.label(one.group)}, {why}"
+        for number, one in firsts.items()
+        if one.kind not in PAIRED and not begun.isdisjoint(facts.met[number])
+    }
 
 
 def _stopped(facts: Facts) -> dict[int, str]:
     """Name the ranks whose process is gone or stopped, unless all are gone."""
     if facts.has_ended:
         return {}
-    processes = {number: rank.process for number, rank in facts.job.ranks.items() if rank.process}
-    return {number: f"its process is {state}{_STATES[state]}" for number, state in processes.items()}
+    why = {
+        "stopped": "by a signal, a debugger or the batch system; `kill -CONT` lets it go on",
+        "gone": "it has ended or was killed, and its peers run",
+    }
+    ranks = facts.job.ranks.items()
+    return {number: f"its process is {rank.process}: {why[rank.process]}" for number, rank in ranks if rank.process}
 
 
 def _silent(facts: Facts) -> dict[int, str]:
@@ -219,16 +207,13 @@ def _late(facts: Facts) -> dict[int, str]:
 
 
 def _said(facts: Facts) -> dict[int, str]:
-    """Name the ranks that lines blame: of others, or of those who say them."""
-    blamed = statements.blamed(facts.job.statements)
-    return {rank: _of_itself(rank, one) for one in reversed(blamed) for rank in one.culprits if rank >= 0}
-
-
-def _of_itself(rank: int, one: Statement) -> str:
-    """Return what a line says of a rank, without its number if it is the rank's own line."""
-    if one.by != rank:
-        return one.words
-    return re.sub(rf"\brank {rank}\b(: )?", lambda found: "" if found[1] else "it", one.words)
+    """Name the ranks that lines blame: of others, or of those who say them, and then without the number."""
+    said = {rank: one for one in reversed(statements.blamed(facts.job.statements)) for rank in one.culprits}
+    its = {
+        rank: re.sub(rf"\brank {rank}\b(: )?", lambda it: "" if it[1] else "it", one.words)
+        for rank, one in said.items()
+    }
+    return {rank: its[rank] if one.by == rank else one.words for rank, one in said.items() if rank >= 0}
 
 
 def _free_by_stacks(facts: Facts) -> dict[int, str]:
@@ -239,21 +224,23 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
     all of these are in one call.
     """
     is_told = any(meeting.waiting for meeting in facts.meetings)
-    ranks, paths = facts.job.ranks, dict[int, tuple[tuple[str, str, int], ...]]()
-    for number, rank in ranks.items():
-        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks):
-            paths[number] = where.path_to(rank) if rank.stacks else ()
-    places = Counter(paths.values())
+    ranks, paths = facts.job.ranks, facts.paths
+    elsewhere = {
+        number
+        for number, rank in ranks.items()
+        if not _waits(facts, number) and (not is_told if rank.recorded else rank.stacks)
+    }
+    places = Counter(paths.get(number, ()) for number in elsewhere)
     logged = {number for number, rank in ranks.items() if rank.waiting and not rank.recorded}
     others = {call for number, call in facts.calls.items() if not where.is_idle(ranks[number])}
     may_be_idle = bool(facts.unseen) or len(others) > 1
     # in a pipeline, where no log tells who waits, a stage that is alone at its place may wait for one that is dead
-    beside = _FEW if facts.unseen and not logged and have_peers(facts) else 0
+    beside = _FEW if facts.unseen and not logged and where.have_peers(facts.job) else 0
     free = {
         number
-        for number, path in paths.items()
+        for number in elsewhere
         if not (may_be_idle and where.is_idle(ranks[number]))
-        if ranks[number].recorded or not _may_wait(facts, number, beside or places[path])
+        if ranks[number].recorded or not _may_wait(facts, number, beside or places[paths.get(number, ())])
     }
     seen = facts.calls.keys() | logged | free
     is_half = 2 * len(free) == len(seen)
@@ -285,7 +272,9 @@ def _only_one(facts: Facts) -> dict[int, str]:
     (number, rank), *others = facts.job.ranks.items() or [(0, None)]
     if others or rank is None or not rank.stacks or facts.job.statements or where.is_idle(rank) or where.is_done(rank):
         return {}
-    is_held = where.waits_on_host(rank) and where.is_whole(rank) and not facts.calls[number]
+    stack = where.main(rank)  # which is whole if it goes back to its script, or py-spy calls it so
+    is_whole = stack.idle is not None or any(frame.function == "<module>" for frame in stack.frames[-1:])
+    is_held = where.waits_on_host(rank) and is_whole and not facts.calls[number]
     return {number: f"it waits for no other rank: it is {where.in_stack(rank).doing}"} if is_held else {}
 
 
@@ -317,8 +306,12 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     """
     if _disagree(facts):
         return {}
-    free = {number for root in facts.roots if len(root) == 1 for number in root & facts.heads.keys()}
-    free = {number for number in free if _is_whole(facts.heads[number])}
+    free = set()
+    for number in {it for root in facts.roots if len(root) == 1 for it in root & facts.heads.keys()}:
+        pairs, group = facts.heads[number].pairs, facts.heads[number].operations[0].group
+        # whether it is known of all that the device is to do first who else is to do it
+        if len(pairs) == 1 or all(end.is_known for _, end in pairs) if pairs else group.members:
+            free.add(number)
     waited = {other for others in facts.missing.values() for other in others}
     found = {}
     for number in free:
@@ -332,13 +325,6 @@ def _stuck_together(facts: Facts) -> dict[int, str]:
     if waiting := {number: why for number, why in found.items() if not facts.heads[number].begun}:
         found = waiting
     return found if 2 * len(found) <= len(collectives.everybody(facts.job)) else {}
-
-
-def _is_whole(head: Head) -> bool:
-    """Return whether it is known of all that a device is to do first who else is to do it."""
-    if head.pairs:
-        return len(head.pairs) == 1 or all(end.is_known for _, end in head.pairs)
-    return bool(head.operations[0].group.members)
 
 
 def _in_what(facts: Facts) -> dict[int, str]:
@@ -369,28 +355,24 @@ def _in_what(facts: Facts) -> dict[int, str]:
 
 def _apart(name: str, operations: Collection[Operation]) -> str:
     """Return in what operations differ: ``128 against 192 elements``."""
-    if name == "size":
-        sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
-        return f"{' against '.join(map(str, sizes[:_FEW]))} elements"
-    words = {", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations}
-    return " against ".join(sorted(words - {""})[:_FEW])
+    sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
+    words = sorted({", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations} - {""})
+    several = " against ".join(map(str, (sizes if name == "size" else words)[:_FEW]))
+    return f"{several} elements" if name == "size" else several
 
 
 def _odd(facts: Facts, meeting: Meeting, sides: Sequence[tuple[int, ...]]) -> list[int]:
     """Return the ranks of the sides that did what no other group of the description did, where some side did that."""
     place = meeting.group.description, meeting.sequence
     elsewhere = {
-        _key(one)
+        (one.kind, _load(one))
         for rank in facts.job.ranks.values()
         for one in (*rank.last, *rank.waiting)
         if (one.group.description, one.sequence) == place and one.group.name != meeting.group.name
     }
-    odd = [side for side in sides if not any(_key(meeting.operations[number]) in elsewhere for number in side)]
+    issued = {number: (one.kind, _load(one)) for number, one in meeting.operations.items()}
+    odd = [side for side in sides if elsewhere.isdisjoint(issued[number] for number in side)]
     return [number for side in odd for number in side] if len(odd) < len(sides) else []
-
-
-def _key(operation: Operation) -> tuple[object, ...]:
-    return operation.kind, collectives.elements(operation), operation.dtypes
 
 
 def _mismatched(facts: Facts) -> dict[int, str]:
@@ -398,7 +380,8 @@ def _mismatched(facts: Facts) -> dict[int, str]:
     differ: dict[tuple[int, int], tuple[Operation, str]] = {}
     for number, head in facts.heads.items():
         for one, end in head.pairs:
-            if one.kind == "send" and end.operation and end.rank in facts.met[number]:
+            may_meet = end.is_known or not facts.job.ranks[number].moves
+            if one.kind == "send" and end.operation and may_meet and end.rank in facts.met[number]:
                 sent, received = _load(one), _load(end.operation)
                 if sent != received:
                     why = f"rank {number} sends {sent}, and rank {end.rank} receives {received}"
@@ -467,10 +450,11 @@ def _in_cycle(facts: Facts) -> dict[int, str]:
         labels = {number: where.label(facts.job.ranks[number].waiting[0].group) for number in core}
         edges = {number: core & ahead[number] for number in core}
         crossing = [one for one in _ring(edges) if not _ring({it: to - {one} for it, to in edges.items() if it != one})]
-        for one in crossing if len(crossing) == 1 else ():
-            found[one] = f"waits in {labels[one]}, and every rank that waits for others there waits for it in the end"
-        for one in core if len(crossing) != 1 else ():
-            found[one] = f"deadlocked in {labels[one]}: it waits for ranks that wait for it"
+        if len(crossing) == 1:
+            why = f"waits in {labels[crossing[0]]}, and every rank that waits for others there waits for it in the end"
+            found[crossing[0]] = why
+        else:
+            found |= {one: f"deadlocked in {labels[one]}: it waits for ranks that wait for it" for one in core}
     return found
 
 
@@ -485,9 +469,9 @@ def _ring(edges: Mapping[int, Collection[int]]) -> list[int]:
 
 def _in_call(facts: Facts) -> dict[int, str]:
     """Name the ranks that are in another call than most, by their stacks, where that is all there is."""
-    if any(rank.recorded for rank in facts.job.ranks.values()) or not all(facts.calls.values()) or have_peers(facts):
+    if any(rank.recorded for rank in facts.job.ranks.values()) or where.have_peers(facts.job):
         return {}
-    if not all(facts.paths.values()):  # gdb's stacks have no frame of Python
+    if not all((*facts.calls.values(), *facts.paths.values())):  # gdb's stacks have no frame of Python
         return {}
     sides = sorted(_sides(facts.calls), key=len)
     if max(map(len, sides), default=0) * 2 < len(facts.calls) + len(facts.unseen):  # most may be elsewhere
@@ -505,7 +489,7 @@ def _in_call(facts: Facts) -> dict[int, str]:
 
 def _other_stack(facts: Facts) -> dict[int, str]:
     """Name the ranks whose whole stack differs from that of most."""
-    if have_peers(facts) or facts.unseen:
+    if where.have_peers(facts.job) or facts.unseen:
         return {}
     stacks = {number: path for number, path in facts.paths.items() if path}
     sides = _sides({number: tuple(place[:2] for place in path) for number, path in stacks.items()})
@@ -519,8 +503,8 @@ def _other_stack(facts: Facts) -> dict[int, str]:
     return {
         number: f"its stack differs from that of its peers{_where(facts, number)}{open_}"
         for number in odd
-        if not (rank := facts.job.ranks[number]).waiting
-        if not (where.is_idle(rank) or (places[stacks[number]] > 1 and where.waits_for_device(rank)))
+        if not ((rank := facts.job.ranks[number]).waiting or where.is_idle(rank))
+        if not (places[stacks[number]] > 1 and where.waits_for_device(rank))
         if not (is_mixed and _may_wait(facts, number, places[stacks[number]]))
     }
 
