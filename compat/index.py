@@ -155,7 +155,7 @@ def read_wheel(path: str, files: Iterable[str]) -> Wheel:
 
 
 def installed(name: str) -> str:
-    """Return where a member of a wheel comes to lie below site-packages: that of its ``.data`` folder beside the rest."""
+    """Return where a member of a wheel is installed below site-packages, also one in its ``.data`` folder."""
     return re.sub(r"^[^/]+\.data/(?:purelib|platlib)/", "", name)
 
 
