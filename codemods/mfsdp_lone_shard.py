@@ -8,14 +8,13 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, expression, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_IS_SHARDED = "is_grad_buffer_distributed"
+_IS_SHARDED, _WHY = "is_grad_buffer_distributed", "# unhang mfsdp-lone-shard: a group of one, too"
 _LONE = re.compile(rf"{_IS_SHARDED} and \w+\.size\(\) > 1")
 _MAIN, _OTHERS = "group.main_grad_buffer", ("group.hfsdp_helper_gbuf", "group.hsdp_gbuf")
-_WHY = "# unhang mfsdp-lone-shard: a group of one, too"
 
 
 class InitEachParameterGroupBuffers(Codemod):
@@ -44,10 +43,9 @@ class InitEachParameterGroupBuffers(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        if "transpose_weight_buffer" not in mentioned(function):  # older ones do not overwrite a shard's bucket
-            raise AnchorError("transpose_weight_buffer")
-        if not _is_set(function):
-            raise AnchorError(f"{_IS_SHARDED} = True")
+        for anchor in ("transpose_weight_buffer", f"{_IS_SHARDED} = True"):  # older ones add to a shard's bucket
+            if anchor not in expression(function):
+                raise AnchorError(anchor)
         made = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and isinstance(it.value, ast.Call)]
         given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
         lone = [(to, it) for to, it in given if it and _LONE.fullmatch(expression(it))]
@@ -55,17 +53,8 @@ class InitEachParameterGroupBuffers(Codemod):
         others = [it for to, it in lone if to in _OTHERS]
         return [replaced_by(function, it, _IS_SHARDED, _WHY) for it in (first, *others)]
 
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
-
     def fixed_upstream(self, function: Function) -> bool:
-        return not _is_set(function) and "sharding_strategy" in expression(function)
-
-
-def _is_set(function: Function) -> bool:
-    """Return whether a constant says what is sharded: upstream's fix asks for each group's own strategy."""
-    values = [found[1] for it in ast.walk(function) if (found := assigned(it)) and found[0] == _IS_SHARDED]
-    return any(isinstance(it, ast.Constant) for it in values)
+        return "group.sharding_strategy" in expression(function)
 
 
 CODEMODS = {"ParamAndGradBuffer._init_each_parameter_group_buffers": InitEachParameterGroupBuffers()}

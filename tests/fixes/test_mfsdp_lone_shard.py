@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources
+from support import gates, sources
+from unhang.judge.findings import judge
+from unhang.shapes import catalog
 
 FIX = "mfsdp-lone-shard"
 CASES = sources.cases(FIX, {"megatron-core": ["0.16.1", "0.17.1", "0.19.2"]})
-_LONE = "is_grad_buffer_distributed and main_buf_dp_group.size() > 1"
+_SHARDED = "is_grad_buffer_distributed"
+_LONE = f"{_SHARDED} and main_buf_dp_group.size() > 1"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -22,12 +27,12 @@ def test_the_defect_is_told_from_ours(case: sources.Case) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (_LONE, "is_grad_buffer_distributed"),
+        (_LONE, _SHARDED),
         (_LONE, _LONE.replace("> 1", "> 2")),
         (_LONE, _LONE.replace("and", "or")),
         ("group.main_grad_buffer = ", "group.grad_buffer = "),
         ("transpose_weight_buffer", "other_buffer"),  # fused accumulation added to what a bucket held
-        ("is_grad_buffer_distributed = ", "is_grad_buffer_distributed = group.strategy and "),
+        (f"{_SHARDED} = ", f"{_SHARDED} = group.strategy and "),
     ],
 )
 def test_another_buffer_is_no_anchor(old: str, new: str) -> None:
@@ -36,29 +41,32 @@ def test_another_buffer_is_no_anchor(old: str, new: str) -> None:
     sources.assert_no_anchor(source, old, new, "not found: (group.main|transpose|is_grad)", count)
 
 
+def test_a_copy_that_scales_a_group_of_one_by_itself_is_refused(tmp_path: Path) -> None:
+    """Half of pull request 6773 reduces such a group once a step, and a shard would lose the other micro-batches."""
+    source = sources.wheel(FIX, "0.19.2")
+    changed = source.data.replace(b"(grad_data, scaling_factor, ddp_config):", b"(grad_data, scaling_factor, *_):")
+    gates.lay_out(tmp_path, {source.target.file: changed})
+    where = gates.installation(tmp_path, "0.19.2")
+    where = where._replace(upstream="megatron-core", package_dir=str(tmp_path / "megatron/core"))
+    (found,) = judge([where], [catalog.fix(FIX)], {})
+    assert found.verdict.code == "depends-on-unknown"
+
+
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_GIVEN = "is_data_distributed=is_grad_buffer_distributed,"
+_INSTEAD = (
+    *("False", "True", _LONE, _LONE.replace(">", "=="), f"not {_SHARDED}", "group.is_expert_param"),
+    *("is_model_weight_buffer_distributed", "is_main_weight_buffer_distributed", "self.dist_index.use_hybrid_fsdp"),
+    *(f"{_SHARDED} and not {it}" for it in ("group.is_expert_param", "self.dist_index.use_hybrid_fsdp")),
+)
 BY_HAND: ByHand = {
-    "no buffer is sharded": Sub(_GIVEN, "is_data_distributed=False,"),
-    "each buffer is sharded": Sub(_GIVEN, "is_data_distributed=True,"),
-    "those of larger groups alone": Sub(_GIVEN, f"is_data_distributed={_LONE},"),
-    "those of a group of one alone": Sub(_GIVEN, f"is_data_distributed={_LONE.replace('>', '==')},"),
-    "experts alone": Sub(_GIVEN, "is_data_distributed=is_grad_buffer_distributed and group.is_expert_param,"),
-    "no experts": Sub(_GIVEN, "is_data_distributed=is_grad_buffer_distributed and not group.is_expert_param,"),
-    "as the weights are": Sub(_GIVEN, "is_data_distributed=is_model_weight_buffer_distributed,"),
+    f"{new}, number {at}": Sub(f"is_data_distributed={_SHARDED},", f"is_data_distributed={new},", at)
+    for new in _INSTEAD
+    for at in (0, 1)
 }
 MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
 _RELEASES = Release("0.19.2", core=True), *map(Release, ("0.18.2", "0.17.1", "0.16.1"))
 _EXPERTS = "own-experts-2", "own-experts-bf16-2", "own-experts-fused-2"
-_HALVES = {
-    "half: not of experts": Other(
-        without(
-            r"is_data_distributed=(is_grad_buffer_distributed),",
-            r"is_data_distributed=\1 and not group.is_expert_param,",
-        ),
-        _EXPERTS,
-    ),
-}
-PROOFS = [Proofs("megatron-core", _RELEASES, _HALVES)]
+_HALF = without(rf"is_data_distributed=({_SHARDED}),", r"is_data_distributed=\1 and not group.is_expert_param,")
+PROOFS = [Proofs("megatron-core", _RELEASES, {"half: not of experts": Other(_HALF, _EXPERTS)})]
 FUZZ = Fuzz(CASES, 2, "main_grad_buffer|is_grad_buffer_distributed|hfsdp_helper_gbuf|hsdp_gbuf", examples=40)
