@@ -112,19 +112,13 @@ def prepare() -> None:
 
 def on_rank(case: Case, rank: int) -> Seen:
     """Train the model under Megatron-FSDP."""
-    import torch
-    from torch.distributed import device_mesh
-
     shims.gloo_as_nccl()
-    world, wrap = case.topology.world, megatron_fsdp.module().fully_shard_optimizer
+    wrap = megatron_fsdp.module().fully_shard_optimizer
     late, strategy = _late(case), case.options.get("strategy", "optim_grads_params")
     start, earlier, (whole,), _ = _plain(case)
-    mesh = device_mesh.init_device_mesh(shims.DEVICE, (world, 1), mesh_dim_names=("dp", "tp"))
-    model = megatron_fsdp.module().fully_shard_model(
+    model = megatron_fsdp.wrapped(
         start,
-        **{"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp", "device": torch.device(shims.DEVICE)},
-        **{"fsdp_unit_modules": [type(start[0])], "zero_dp_strategy": strategy},
-        preproc_state_dict_for_dcp_ckpt=False,
+        zero_dp_strategy=strategy,
         calculate_per_token_loss=True,  # gloo cannot scale what it reduces
     )
     optimizer = _optimizer(case, model.parameters())

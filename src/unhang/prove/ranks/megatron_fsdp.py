@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from . import shims
@@ -26,6 +27,34 @@ def prepare() -> None:
 def module() -> Any:
     """Return the module of Megatron-FSDP that wraps models and optimizers."""
     return importlib.import_module("megatron.core.distributed.fsdp.src.megatron_fsdp.fully_shard")
+
+
+def wrapped(model: Any, ep: int = 1, outer: int = 1, **given: Any) -> Any:
+    """Return a model under Megatron-FSDP over all ranks, its first child's class a unit.
+
+    ``ep`` and ``outer`` are the sizes of these groups. Of what is ``given``, a release gets what it takes.
+    """
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+
+    def mesh(ep: int) -> Any:
+        sizes = {"ep": ep, "outer": outer, "dp": torch.distributed.get_world_size() // outer // ep, "tp": 1}
+        return init_device_mesh(shims.DEVICE, (*sizes.values(),), mesh_dim_names=(*sizes,))["outer", "dp", "tp"]
+
+    if outer > 1:
+        given |= dict.fromkeys(("hybrid_fsdp_group", "hybrid_fsdp_expt_group"), torch.distributed.group.WORLD)
+        given["dp_outer_dim"] = "outer"
+    given = {
+        **{"device_mesh": mesh(1), "expt_device_mesh": mesh(ep), "dp_shard_dim": "dp", "tp_dim": "tp"},
+        **{"fsdp_unit_modules": [type(model[0])], "device": torch.device(shims.DEVICE)},
+        **{"preproc_state_dict_for_dcp_ckpt": False, **given, "module": model},
+    }
+    return module().fully_shard_model(**{name: given[name] for name in given if takes(name)})
+
+
+def takes(name: str) -> bool:
+    """Return whether a release takes an argument of this name for a model."""
+    return name in inspect.signature(module().fully_shard_model).parameters
 
 
 def scale_what_is_reduced() -> None:
