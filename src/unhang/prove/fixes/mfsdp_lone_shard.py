@@ -56,7 +56,7 @@ HELD = {
     "nccl_ub|buffer_all_in_one|get_rank|mbuf|not gbuf|ag_group|DTensor|MaxPool": "where memory is, and who gathers",
     '_strategy [!=]= .optim(_grads_params)?"': "there is no other strategy, and hybrid sharding refuses the rest",
     "is_expert_param": "no experts of their own before 0.16",
-    "average_in_collective": "its mean does not know EP, in groups of any size",
+    "average_in_collective|div_fusion": "who divides, in groups of any size",
 }
 YOURS = Case("yours", _OWN, DIFFERS, _AT)
 
