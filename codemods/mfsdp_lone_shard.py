@@ -26,9 +26,7 @@ class InitEachParameterGroupBuffers(Codemod):
             is_grad_buffer_distributed = True
             for group in self.parameter_groups:
                 group.transpose_weight_buffer = None
-                group.main_grad_buffer = DataParallelBuffer(
-                    group.params, is_data_distributed=is_grad_buffer_distributed and dp_group.size() > 1
-                )
+                group.main_grad_buffer = Buffer(is_data_distributed=is_grad_buffer_distributed and dp.size() > 1)
 
     After::
 
@@ -37,9 +35,7 @@ class InitEachParameterGroupBuffers(Codemod):
             for group in self.parameter_groups:
                 group.transpose_weight_buffer = None
                 # unhang mfsdp-lone-shard: a group of one, too
-                group.main_grad_buffer = DataParallelBuffer(
-                    group.params, is_data_distributed=is_grad_buffer_distributed
-                )
+                group.main_grad_buffer = Buffer(is_data_distributed=is_grad_buffer_distributed)
     """
 
     def plan(self, function: Function) -> list[Edit]:

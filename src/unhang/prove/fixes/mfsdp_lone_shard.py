@@ -63,14 +63,14 @@ YOURS = Case("yours", _OWN, DIFFERS, _AT)
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
-    options = case.options
+    options, is_scaled = case.options, case.topology != _ONE and not {_BATCHES, _SUMS} & {*case.options}
     return {
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": options.get(_STRATEGY, _ALL),
-        "weights with one rank to shard over (EP = DP)": case.topology != _TWO or _OUTER in options,
+        "weights of one rank (EP = DP)": case.topology != _TWO or _OUTER in options,
         "version megatron-core": "0.16.1" if "may_pass" in options else "0.19.2",
         "megatron_fsdp_grad_comm_dtype": "bf16" if _COMM in options else None,
-        "several micro-batches": _BATCHES not in options,
+        "several scaled or fused micro-batches": _FUSED in options or is_scaled,
         _REPEATED: _REPEATED in options,
         "recompute_granularity": "full" if _REPEATED in options else None,
         _BUFFERS: _BUFFERS in options,
