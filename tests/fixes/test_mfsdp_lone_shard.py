@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import ByHand, Mutants, Sub
+from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import gates, sources
 from unhang.judge.findings import judge
@@ -56,15 +57,15 @@ _INSTEAD = (
     *("is_model_weight_buffer_distributed", "is_main_weight_buffer_distributed", "self.dist_index.use_hybrid_fsdp"),
     *(f"{_SHARDED} and not {it}" for it in ("group.is_expert_param", "self.dist_index.use_hybrid_fsdp")),
 )
-BY_HAND: ByHand = {
+BY_HAND = {
     f"{new}, number {at}": Sub(f"is_data_distributed={_SHARDED},", f"is_data_distributed={new},", at)
-    for new in _INSTEAD
-    for at in (0, 1)
+    for at, new in itertools.product((0, 1), _INSTEAD)
 }
 MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
 _EARLIER = {"unused": "a block that is left out needs no buffer before 0.19"}
 _RELEASES = Release("0.19.2", core=True), *(Release(it, lacking=_EARLIER) for it in ("0.18.2", "0.17.1", "0.16.1"))
-_EXPERTS = "own-experts-2", "own-experts-bf16-2", "own-experts-fused-2"
 _HALF = without(rf"is_data_distributed=({_SHARDED}),", r"is_data_distributed=\1 and not group.is_expert_param,")
-PROOFS = [Proofs("megatron-core", _RELEASES, {"half: not of experts": Other(_HALF, _EXPERTS)})]
+PROOFS = [
+    Proofs("megatron-core", _RELEASES, {"half: not of experts": Other(_HALF, ("own-experts-2", "own-experts-fused-2"))})
+]
 FUZZ = Fuzz(CASES, 2, "main_grad_buffer|is_grad_buffer_distributed|hfsdp_helper_gbuf|hsdp_gbuf", examples=40)

@@ -1,8 +1,7 @@
 """megatron-core: the real Megatron-FSDP on real ranks, several micro-batches, beside the same model in one process.
 
 Each rank has an expert of its own, or part of one that all have. gloo gets NCCL's sum of what is scaled first. A hook
-stands in for Transformer Engine's fused accumulation: it writes where Megatron-FSDP says, and over or upon what is
-there.
+stands in for Transformer Engine's fused accumulation, which writes over what is there or adds to it, as it is told.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ CASES = (
     Case("shared-experts-2", _TWO, PASSED, core=True),
     Case("shared-experts-fused-2", _TWO, PASSED, options={_FUSED: True}),
     Case("own-experts-no-shard-2", _OWN, PASSED, options={_STRATEGY: "no_shard"}, core=True),
-    # so do larger groups end
     Case("repeated", _ONE, DIFFERS, _AT, {_REPEATED: True, **_OLD}, core=True, patched=DIFFERS),
     Case("unused", _ONE, PASSED, options={_UNUSED: 4, **_DOUBLE}, patched=CRASHED),
 )
@@ -50,12 +48,11 @@ GRID = [
     Case("outer ranks sharded, sums, bf16", _TWO, DIFFERS, options={_OUTER: "optim", _SUMS: True, **_NARROW}),
 ]
 HELD = {
-    r"_group\.size|hybrid|hsdp|hfsdp|should_create|requires_grad|_fp32|main_params": "which buffers there are",
+    r"_group\.size|hybrid|hsdp|hfsdp|should_create|requires_grad|_fp32|main_params|is_expert": "which buffers",
     "float8|uint8|high_precision|transpose|tbuf": "no weights in eight bits without a GPU",
     "meta|reset_|p.device|HAVE_TE|check_gpu": "weights without data get theirs before any gradient",
     "nccl_ub|buffer_all_in_one|get_rank|mbuf|not gbuf|ag_group|DTensor|MaxPool": "where memory is, and who gathers",
     '_strategy [!=]= .optim(_grads_params)?"': "there is no other strategy, and hybrid sharding refuses the rest",
-    "is_expert_param": "no experts of their own before 0.16",
     "average_in_collective|div_fusion": "who divides, in groups of any size",
 }
 YOURS = Case("yours", _OWN, DIFFERS, _AT)
@@ -71,10 +68,8 @@ def settings(case: Case) -> dict[str, Any]:
         "version megatron-core": "0.16.1" if "may_pass" in options else "0.19.2",
         "megatron_fsdp_grad_comm_dtype": "bf16" if _COMM in options else None,
         "several scaled or fused micro-batches": _FUSED in options or is_scaled,
-        _REPEATED: _REPEATED in options,
+        **{name: name in options for name in (_REPEATED, _BUFFERS, _UNUSED)},
         "recompute_granularity": "full" if _REPEATED in options else None,
-        _BUFFERS: _BUFFERS in options,
-        _UNUSED: _UNUSED in options,
     }
 
 
@@ -105,8 +100,8 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
     for it in start.parameters():
         if _FUSED in options:
             it.register_post_accumulate_grad_hook(_fused)
-    options = {_STRATEGY: _ALL, "sync_model_each_microbatch": False, **options}
-    model = megatron_fsdp.wrapped(start, topology.ep, topology.world if _OUTER in options else 1, **options)
+    outer = topology.world if _OUTER in options else 1
+    model = megatron_fsdp.wrapped(start, topology.ep, outer, sync_model_each_microbatch=False, **options)
     _train(model, rank, case)
     model.finish_grad_sync()
     parts = {name.removeprefix("module."): it.grad for name, it in model.named_parameters()}
