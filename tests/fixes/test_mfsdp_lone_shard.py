@@ -45,7 +45,8 @@ def test_a_copy_that_scales_a_group_of_one_by_itself_is_refused(tmp_path: Path) 
     source = sources.wheel(FIX, "0.19.2")
     changed = source.data.replace(b"(grad_data, scaling_factor, ddp_config):", b"(grad_data, scaling_factor, *_):")
     gates.lay_out(tmp_path, {source.target.file: changed})
-    where = gates.installation(tmp_path, "0.19.2")._replace(upstream="megatron-core")
+    where = gates.installation(tmp_path, "0.19.2")
+    where = where._replace(upstream="megatron-core", package_dir=str(tmp_path / "megatron/core"))
     (found,) = judge([where], [catalog.fix(FIX)], {})
     assert found.verdict.code == "depends-on-unknown"
 
