@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import gates, sources
-from unhang.judge.findings import judge
-from unhang.shapes import catalog
+from support import sources
 
 FIX = "mfsdp-lone-shard"
 CASES = sources.cases(FIX, {"megatron-core": ["0.16.1", "0.17.1", "0.19.2"]})
@@ -40,17 +37,6 @@ def test_another_buffer_is_no_anchor(old: str, new: str) -> None:
     sources.assert_no_anchor(source, old, new, "not found: (group.main|transpose|is_grad)", count)
 
 
-def test_a_copy_that_scales_a_group_of_one_by_itself_is_refused(tmp_path: Path) -> None:
-    """Half of pull request 6773 reduces such a group once a step: a shard then has the last micro-batch, 42 of 84."""
-    source = sources.wheel(FIX, "0.19.2")
-    changed = source.data.replace(b"(grad_data, scaling_factor, ddp_config):", b"(grad_data, scaling_factor, *_):")
-    gates.lay_out(tmp_path, {source.target.file: changed})
-    where = gates.installation(tmp_path, "0.19.2")
-    where = where._replace(upstream="megatron-core", package_dir=str(tmp_path / "megatron/core"))
-    (found,) = judge([where], [catalog.fix(FIX)], {})
-    assert found.verdict.code == "depends-on-unknown"
-
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _INSTEAD = (
@@ -66,7 +52,6 @@ MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
 _EARLIER = {"unused": "a block that is left out needs no buffer before 0.19"}
 _RELEASES = Release("0.19.2", core=True), *(Release(it, lacking=_EARLIER) for it in ("0.18.2", "0.17.1", "0.16.1"))
 _HALF = without(rf"is_data_distributed=({_SHARDED}),", r"is_data_distributed=\1 and not group.is_expert_param,")
-PROOFS = [
-    Proofs("megatron-core", _RELEASES, {"half: not of experts": Other(_HALF, ("own-experts-2", "own-experts-fused-2"))})
-]
+_HALVES = {"half: not of experts": Other(_HALF, ("own-experts-2", "own-experts-fused-2"))}
+PROOFS = [Proofs("megatron-core", _RELEASES, _HALVES)]
 FUZZ = Fuzz(CASES, 2, "main_grad_buffer|is_grad_buffer_distributed|hfsdp_helper_gbuf|hsdp_gbuf", examples=40)
