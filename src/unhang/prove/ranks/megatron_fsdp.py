@@ -48,13 +48,20 @@ def wrapped(model: Any, ep: int = 1, outer: int = 1, **given: Any) -> Any:
         **{"device_mesh": mesh(1), "expt_device_mesh": mesh(ep), "dp_shard_dim": "dp", "tp_dim": "tp"},
         **{"fsdp_unit_modules": [type(model[0])], "device": torch.device(shims.DEVICE)},
         **{"preproc_state_dict_for_dcp_ckpt": False, **given, "module": model},
+        **{"sync_grads_each_step": given.get("sync_model_each_microbatch", True)},  # the names before 0.15
+        **{"dp_inter_dim": given.get("dp_outer_dim"), "use_hybrid_fsdp": outer > 1},
     }
-    return module().fully_shard_model(**{name: given[name] for name in given if takes(name)})
+    found = _wrapper()(**{name: given[name] for name in given if takes(name)})
+    return found[0] if isinstance(found, tuple) else found  # it came with an optimizer then
 
 
 def takes(name: str) -> bool:
     """Return whether a release takes an argument of this name for a model."""
-    return name in inspect.signature(module().fully_shard_model).parameters
+    return name in inspect.signature(_wrapper()).parameters
+
+
+def _wrapper() -> Any:
+    return getattr(module(), "fully_shard_model", None) or module().fully_shard
 
 
 def scale_what_is_reduced() -> None:
