@@ -130,7 +130,7 @@ def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
 
 def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
     """Return what was seen."""
-    return f"{_AT} {(name := [*ranks[0]][-1])} is {ranks[0][name]}, as due"
+    return f"{_AT} {(name := [*ranks[0]][1])} is {ranks[0][name]}, as due"
 
 
 def _fused(param: Any) -> None:
