@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import AnchorError, Codemod, argument, expression, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -39,9 +39,11 @@ class InitEachParameterGroupBuffers(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        for anchor in ("transpose_weight_buffer", f"{_IS_SHARDED} = True"):  # older ones add to a shard's bucket
-            if anchor not in expression(function):
-                raise AnchorError(anchor)
+        if "transpose_weight_buffer" not in mentioned(function):  # older ones do not overwrite a shard's bucket
+            raise AnchorError("transpose_weight_buffer")
+        values = [found[1] for it in ast.walk(function) if (found := assigned(it)) and found[0] == _IS_SHARDED]
+        if not any(isinstance(it, ast.Constant) for it in values):  # upstream's fix asks each group for it
+            raise AnchorError(f"{_IS_SHARDED} = True")
         made = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and isinstance(it.value, ast.Call)]
         given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
         lone = [(to, it) for to, it in given if it and _LONE.fullmatch(expression(it))]
