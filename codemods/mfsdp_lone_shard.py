@@ -12,9 +12,9 @@ from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expre
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_IS_SHARDED, _WHY = "is_grad_buffer_distributed", "# unhang mfsdp-lone-shard: a group of one, too"
-_LONE = re.compile(rf"{_IS_SHARDED} and \w+\.size\(\) > 1")
-_MAIN, _OTHERS = "group.main_grad_buffer", ("group.hfsdp_helper_gbuf", "group.hsdp_gbuf")
+_WHY = "# unhang mfsdp-lone-shard: a group of one, too"
+_LONE = re.compile(r"(\w+) and \w+\.size\(\) > 1")
+_MAIN, _OTHERS = "main_grad_buffer", ("hfsdp_helper_gbuf", "hsdp_gbuf")
 
 
 class InitEachParameterGroupBuffers(Codemod):
@@ -41,15 +41,19 @@ class InitEachParameterGroupBuffers(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         if "transpose_weight_buffer" not in mentioned(function):  # older ones do not overwrite a shard's bucket
             raise AnchorError("transpose_weight_buffer")
-        values = [found[1] for it in ast.walk(function) if (found := assigned(it)) and found[0] == _IS_SHARDED]
-        if not any(isinstance(it, ast.Constant) for it in values):  # upstream's fix asks each group for it
-            raise AnchorError(f"{_IS_SHARDED} = True")
         made = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and isinstance(it.value, ast.Call)]
         given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
-        lone = [(to, it) for to, it in given if it and _LONE.fullmatch(expression(it))]
-        first = once([it for to, it in lone if to == _MAIN], f"{_MAIN} = ...({_LONE.pattern})")
-        others = [it for to, it in lone if to in _OTHERS]
-        return [replaced_by(function, it, _IS_SHARDED, _WHY) for it in (first, *others)]
+        lone = [
+            (to.rpartition(".")[2], it, found[1])
+            for to, it in given
+            if it and (found := _LONE.fullmatch(expression(it)))
+        ]
+        first = once([it for it in lone if it[0] == _MAIN], f"group.{_MAIN} = ...({_LONE.pattern})")
+        values = [row[1] for it in ast.walk(function) if (row := assigned(it)) and row[0] == first[2]]
+        if not any(isinstance(it, ast.Constant) for it in values):  # upstream's fix asks each group for it
+            raise AnchorError("is_grad_buffer_distributed = True")
+        others = [it for it in lone if it[0] in _OTHERS]
+        return [replaced_by(function, it, name, _WHY) for _, it, name in (first, *others)]
 
     def fixed_upstream(self, function: Function) -> bool:
         return "group.sharding_strategy" in expression(function)
