@@ -52,7 +52,7 @@ HELD = {
     "float8|uint8|high_precision|transpose|tbuf": "no weights in eight bits without a GPU",
     "meta|reset_|p.device|HAVE_TE|check_gpu": "weights without data get theirs before any gradient",
     "nccl_ub|buffer_all_in_one|get_rank|mbuf|not gbuf|ag_group|DTensor|MaxPool": "where memory is, and who gathers",
-    '_strategy [!=]= .optim(_grads_params)?"': "there is no other strategy, and hybrid sharding refuses the rest",
+    r"_strategy [!=]= .optim(_grads_params)?\W": "there is no other strategy, and hybrid sharding refuses the rest",
     "average_in_collective|div_fusion": "who divides, in groups of any size",
 }
 YOURS = Case("yours", _OWN, DIFFERS, _AT)
