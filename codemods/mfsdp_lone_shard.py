@@ -14,7 +14,7 @@ from unhang.shapes.shape import Function
 
 _WHY = "# unhang mfsdp-lone-shard: a group of one, too"
 _LONE = re.compile(r"(\w+) and \w+\.size\(\) > 1")
-_MAIN, _OTHERS = "main_grad_buffer", ("hfsdp_helper_gbuf", "hsdp_gbuf")
+_MAIN, _OTHERS = ".main_grad_buffer", (".hfsdp_helper_gbuf", ".hsdp_gbuf")
 
 
 class InitEachParameterGroupBuffers(Codemod):
@@ -43,16 +43,12 @@ class InitEachParameterGroupBuffers(Codemod):
             raise AnchorError("transpose_weight_buffer")
         made = [it for it in ast.walk(function) if isinstance(it, ast.Assign) and isinstance(it.value, ast.Call)]
         given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
-        lone = [
-            (to.rpartition(".")[2], it, found[1])
-            for to, it in given
-            if it and (found := _LONE.fullmatch(expression(it)))
-        ]
-        first = once([it for it in lone if it[0] == _MAIN], f"group.{_MAIN} = ...({_LONE.pattern})")
+        lone = [(to, it, found[1]) for to, it in given if it and (found := _LONE.fullmatch(expression(it)))]
+        first = once([it for it in lone if it[0].endswith(_MAIN)], f"group{_MAIN} = ...({_LONE.pattern})")
         values = [row[1] for it in ast.walk(function) if (row := assigned(it)) and row[0] == first[2]]
         if not any(isinstance(it, ast.Constant) for it in values):  # upstream's fix asks each group for it
             raise AnchorError("is_grad_buffer_distributed = True")
-        others = [it for it in lone if it[0] in _OTHERS]
+        others = [it for it in lone if it[0].endswith(_OTHERS)]
         return [replaced_by(function, it, name, _WHY) for _, it, name in (first, *others)]
 
     def fixed_upstream(self, function: Function) -> bool:

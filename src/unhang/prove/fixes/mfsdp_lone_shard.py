@@ -44,7 +44,6 @@ GRID = [
     Case("own, two buffers", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS}),
     Case("own, two buffers, bf16", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS, **_NARROW}),
     Case("own, no units", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS, "fsdp_unit_modules": []}),
-    # scaled by nobody from 0.17 on, whatever the size of a group
     Case("outer ranks sharded, sums, bf16", _TWO, DIFFERS, options={_OUTER: "optim", _SUMS: True, **_NARROW}),
 ]
 HELD = {
