@@ -31,6 +31,9 @@ class Facts(NamedTuple):
     outlines: Packed
 
 
+_LONG = 1_990
+
+
 def facts(known: Facts) -> str:
     """Return the text of a fix's file in compat/data."""
     releases = sorted(known.releases.items(), key=_by_version)
@@ -101,9 +104,10 @@ def _by_version(row: tuple[str, Any]) -> tuple[str, Version]:
 
 
 def _text(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a document of sections. An entry is on a line of its own."""
+    """Return a document of sections. An entry is on a line of its own, or on two if that were very long."""
     parts = ['{"schema": 1']
     for name, entries in sections.items():
-        lines = ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
+        rows = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
+        lines = ",\n ".join(it if len(it) < _LONG else it.replace(', "endstate"', ',\n  "endstate"') for it in rows)
         parts.append(f'"{name}": {{\n {lines}\n}}' if lines else f'"{name}": {{}}')
     return ",\n".join(parts) + "}\n"

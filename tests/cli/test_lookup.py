@@ -62,6 +62,8 @@ OURS = {
     "cross contamination sft packing": "sft-packed-seq-broadcast",
     "mtp loss wrong on packed sequences with context parallelism": "mtp-packed-roll",  # after Megatron-LM 6205
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
+    "Megatron-FSDP expert gradients amplified with gradient accumulation when EP equals DP": "mfsdp-lone-shard",  # after Megatron-LM 6660
+    "expert grads shrink with every micro-batch, ep size equals dp": "mfsdp-lone-shard",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
     "rollout keeps sampling from the initial policy": "async-lora-unsynced",

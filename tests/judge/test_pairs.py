@@ -159,6 +159,19 @@ def test_an_older_dependency_settles_nothing() -> None:
     assert (found.verdict, found.code) == ("drifted", "depends-on-unknown")
 
 
+def test_a_copy_with_half_of_upstreams_fix_is_not_rewritten() -> None:
+    """Pull request 6773 reduces a group of one rank once a step: of a shard, the last micro-batch alone would count."""
+    (target,) = catalog.fix("mfsdp-lone-shard").targets
+    released, other = files_of(target, "0.19.2"), target.depends_on
+    assert other is not None
+    data = (released(other) or b"").replace(
+        b"scaling_factor, ddp_config):", b"scaling_factor, ddp_config, group_size):"
+    )
+    found = judged(target, "0.19.2", released, {target: data, other: data})
+    assert (found.verdict, found.code) == ("drifted", "depends-on-unknown")
+    assert judged(target, "0.19.2", released).verdict == NEEDED
+
+
 def test_a_function_that_is_wrong_with_another_is_not_settled_where_that_has_another_name() -> None:
     """In a fork's file, the loss of sequences still hands on the tokens of one."""
     (target,) = (

@@ -7,12 +7,11 @@ needs a GPU. A checkpoint of the optimizer is loaded as DCP does: in place, into
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import DIFFERS, PASSED, Case, Topology
-from ..ranks import shims
+from ..ranks import megatron_fsdp, shims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,30 +107,18 @@ class Seen(NamedTuple):
 
 def prepare() -> None:
     """Import Megatron-FSDP for a CPU."""
-    shims.cuda_on_cpu()
-    import torch
-    from torch.distributed import device_mesh
-
-    torch.cuda.current_device = lambda: 0  # a part of a device's name
-    vars(device_mesh._mesh_resources).setdefault("child_to_root_mapping", {})
-    _module()
+    megatron_fsdp.prepare()
 
 
 def on_rank(case: Case, rank: int) -> Seen:
     """Train the model under Megatron-FSDP."""
-    import torch
-    from torch.distributed import device_mesh
-
     shims.gloo_as_nccl()
-    world, wrap = case.topology.world, _module().fully_shard_optimizer
+    wrap = megatron_fsdp.module().fully_shard_optimizer
     late, strategy = _late(case), case.options.get("strategy", "optim_grads_params")
     start, earlier, (whole,), _ = _plain(case)
-    mesh = device_mesh.init_device_mesh(shims.DEVICE, (world, 1), mesh_dim_names=("dp", "tp"))
-    model = _module().fully_shard_model(
+    model = megatron_fsdp.wrapped(
         start,
-        **{"device_mesh": mesh, "dp_shard_dim": "dp", "tp_dim": "tp", "device": torch.device(shims.DEVICE)},
-        **{"fsdp_unit_modules": [type(start[0])], "zero_dp_strategy": strategy},
-        preproc_state_dict_for_dcp_ckpt=False,
+        zero_dp_strategy=strategy,
         calculate_per_token_loss=True,  # gloo cannot scale what it reduces
     )
     optimizer = _optimizer(case, model.parameters())
@@ -280,7 +267,3 @@ def _close(found: Sequence[float], due: Sequence[float]) -> bool:
 
 def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 5) for value in values]
-
-
-def _module() -> Any:
-    return importlib.import_module("megatron.core.distributed.fsdp.src.megatron_fsdp.fully_shard")
