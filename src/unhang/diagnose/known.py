@@ -26,12 +26,10 @@ from unhang.job.strikes import CANNOT
 from unhang.judge.decide import NEEDED, SETTLED
 from unhang.plugins import packs
 
-ANSWERS = ("known", "also", "possible", "not-here")
-"""The best first."""
+ANSWERS = ("known", "also", "possible", "not-here")  # the best first
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
-SHIMS = "unhang/prove/"
-"""What stands for torch, or for the rest of a framework, where we record hangs."""
+SHIMS = "unhang/prove/"  # what stands for torch, or for the rest of a framework, where we record hangs
 
 
 class Answer(NamedTuple):
@@ -90,8 +88,7 @@ def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> 
     return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
 
 
-Source = Callable[[Frame, Place], bool | None]
-"""Tells whether a frame is in a function; None if that is not known."""
+Source = Callable[[Frame, Place], bool | None]  # tells whether a frame is in a function; None if that is not known
 
 
 class Sources:

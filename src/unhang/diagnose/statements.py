@@ -19,19 +19,14 @@ _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\w+) ?(?:\(([^)]{0,200})\) ?)?Rank (\d{1,7})\]")
 _NEAR = re.compile(r"127\.|::1$|localhost$|0\.0\.0\.0$")  # whose it is nobody knows
-_GAP = re.compile(r" +(?=[ :])")
-"""In a sentence: what a line did not tell."""
+_GAP = re.compile(r" +(?=[ :])")  # in a sentence: what a line did not tell
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
-_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
-"""A rank, and what it lacks, in a line of a list."""
+_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")  # a rank, and what it lacks, in a line of a list
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
-_PROCESS_OF_RANK = "npu-process"
-"""Says which rank a pid has, and nothing else."""
+_PROCESS_OF_RANK = "npu-process"  # says which rank a pid has, and nothing else
 _TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
-_FACTS = ("running", "set-up", _PROCESS_OF_RANK)
-"""Phrases that explain nothing by themselves."""
-_STARVED = 1.5
-"""A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
+_FACTS = ("running", "set-up", _PROCESS_OF_RANK)  # phrases that explain nothing by themselves
+_STARVED = 1.5  # a watchdog looks every second or less: one that ran so many times its limit stood still itself
 
 
 class Reader:

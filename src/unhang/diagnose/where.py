@@ -16,17 +16,14 @@ from unhang.plugins import packs
 from unhang.tell import console
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
-_SHOWN = 2
-"""So many ranks of a place are shown with their lines."""
+_SHOWN = 2  # so many ranks of a place are shown with their lines
 _LINES = 3
-_BUSY = 0.05
-"""So much of a CPU is used by a thread that works; one that only looks now and then takes less."""
+_BUSY = 0.05  # so much of a CPU is used by a thread that works; one that only looks now and then takes less
 _COLLECTIVES, _HOST = frozenset(LISTS["collectives"]), frozenset(LISTS["host"])
 _PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
 _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 """Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
-_OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)
-"""What waits for other ranks."""
+_OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)  # what waits for other ranks
 _NEAR = 8
 _IDLE = ("ray/_private/worker.py", "ray/worker.py")
 """Where `main_loop` waits for the next call of the job's own, where only Python's waiting stands within so many frames
