@@ -197,12 +197,10 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self._cut or self.statements.is_open or self.ras.is_open)
+        return bool(self.open or self.caught or self._cut or self.statements.open or self.ras.is_open)
 
     def before(self, line: str, above: str) -> None:
-        """Take the line before one that is taken, and the last one that says something: loggers write the time above a
-        traceback, and people the rank above stacks.
-        """
+        """Take the line before: loggers write the time there; and the last one that says something, such as a rank."""
         speaker, said = log_prefixes.of(above)
         self._above = said if speaker.rank is None else ""  # a line of torch's is no heading
         self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)

@@ -147,9 +147,7 @@ def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
 
 
 def waits_by_stack(rank: Rank) -> bool:
-    """Return whether a rank may wait for others by its stack: in a collective, or in code that has let go of the
-    interpreter, as a call does that waits for a device.
-    """
+    """Return whether a rank may wait by its stack: in a collective, or where it lets go of Python's lock."""
     if not rank.stacks or waits_on_host(rank):
         return False
     stack = waiting_stack(rank)
@@ -232,10 +230,7 @@ def is_controller(rank: Rank) -> bool:
 
 
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise.
-
-    Then its main thread may have left its script, and the interpreter waits for other threads.
-    """
+    """Return whether a rank has done all that it was to do; it may have left its script, and wait for its threads."""
     outer = [alike(one.frames[-1])[:2] for one in rank.stacks if one.thread == MAIN and one.frames]
     has_left = ("_shutdown", "threading.py") in outer
     return has_left or _waits_in(rank, *_DONE) or (rank.ended and not (rank.waiting or rank.stacks))
