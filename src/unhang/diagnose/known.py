@@ -156,9 +156,7 @@ class _Paths:
         return is_told or (bool(found) and all(sure for sure, _ in found))
 
     def waits(self, frames: Sequence[Frame], chain: Chain, *, is_call: bool) -> bool:
-        """Return whether a rank that waits with this stack does so in these functions, and not in a user's code that
-        they call. A host that waits for its device may have left the innermost of them.
-        """
+        """Return whether a rank waits in these functions, of which a host may have left the innermost for its GPU."""
         steps, own = [at for at, _ in self.steps(frames, chain)], issuers(frames)
         if not chain or not own:
             return False

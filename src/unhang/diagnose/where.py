@@ -26,9 +26,7 @@ _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 _OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)  # what waits for other ranks
 _NEAR = 8
 _IDLE = ("ray/_private/worker.py", "ray/worker.py")
-"""Where `main_loop` waits for the next call of the job's own, where only Python's waiting stands within so many frames
-above it.
-"""
+"""Where `main_loop` waits for the job's next call, with Python's waiting alone in so many frames above it."""
 _DONE = ("unhang/prove/ranks/gloo.py", "_rank")
 """What waits so once all has gone well: a rank of ours that fails says it."""
 _MODULES = LISTS["modules"]
@@ -38,9 +36,7 @@ _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
     r"(?:Error|Exception)\b|(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|GetTimeoutError)\b"
 )
-"""What is raised where a rank waits for others. An error of another class, raised outside of torch, is the rank's own,
-whatever its words.
-"""
+"""What is raised where ranks wait for others. Another one, raised outside of torch, is its own, whatever its words."""
 
 
 class Place(NamedTuple):
