@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 CLONE = os.environ.get("UNHANG_NVRX_CLONE")
-TREE = "36eeea62bfb5a4fb8c97748dbe703feae8d81380"
-"""The folder as it was diagnosed: git's digest of all that is in it."""
+TREE = "36eeea62bfb5a4fb8c97748dbe703feae8d81380"  # the folder as it was diagnosed: git's digest of all that is in it
 needs_clone = pytest.mark.skipif(not CLONE, reason="UNHANG_NVRX_CLONE names no clone of nvidia-resiliency-ext")
 
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 ISSUE, STAY, FAIL, DIE, END, STICK, SYNC = "issue", "stay", "fail", "die", "end", "stick", "sync"
 _EVEN = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast")
-Stack = tuple[str, ...]
-"""Frames, the innermost first: ``file::function``."""
+Stack = tuple[str, ...]  # frames, the innermost first: ``file::function``
 
 
 class Step(NamedTuple):
@@ -58,8 +57,7 @@ class End(NamedTuple):
     last: Step | None  # what it does: it waits, stays, has failed or died. None if it has come to its end.
 
 
-Groups = Mapping[str, Sequence[Sequence[int]]]
-"""The members of each group, by description."""
+Groups = Mapping[str, Sequence[Sequence[int]]]  # the members of each group, by description
 
 
 def play(world: int, groups: Groups, body: Callable[[int], Iterable[Step]]) -> tuple[End, ...]:
@@ -79,8 +77,7 @@ def play(world: int, groups: Groups, body: Callable[[int], Iterable[Step]]) -> t
 class _Host:
     def __init__(self, rank: int, steps: Iterator[Step], places: Mapping[tuple[str, int], tuple[str, tuple[int, ...]]]):
         self.rank, self.works, self.done = rank, list[Work](), 0
-        self.met = set[int]()
-        """Which members of the batch at hand have met their other ends."""
+        self.met = set[int]()  # which members of the batch at hand have met their other ends
         self.told = self.until = 1 << 60
         self.last: Step | None = None
         self._steps, self._places, self._counts, self._over = steps, places, defaultdict[str, int](int), False

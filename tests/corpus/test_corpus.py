@@ -25,10 +25,8 @@ NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] if name in jobs.HANGS and jobs.HANGS[name].world() > 64 else [])
     for name in sorted(pack.read()[1])
 ]
-_NOT_RECORDED = "real-missing-send"
-"""gloo's recorder has neither send nor receive, so that only stacks show this one."""
-_LACKS_STACK = "empty-expert-16"
-"""By their stacks, its ranks have gone on to another function."""
+_NOT_RECORDED = "real-missing-send"  # gloo's recorder has neither send nor receive, so that only stacks show this one
+_LACKS_STACK = "empty-expert-16"  # by their stacks, its ranks have gone on to another function
 _EITHER = {"like-aux-between", "like-hybrid-small"}
 """Two fixes' defects leave these sizes, and the environment needs both."""
 

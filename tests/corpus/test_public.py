@@ -14,8 +14,7 @@ from unhang.diagnose.phrases import CODES
 
 SHARED = checkout.REPOSITORY.parent / "shared" / "reports"
 """Where a steering copy of more reports lies, beside a checkout that has one."""
-FORMS = SHARED.with_name("formats")
-"""Where texts in other forms lie: RAS, HCCL, Ray, native stacks."""
+FORMS = SHARED.with_name("formats")  # where texts in other forms lie: RAS, HCCL, Ray, native stacks
 _NINE_IN_TEN, _SEVEN_IN_TEN = 0.9, 0.7
 
 

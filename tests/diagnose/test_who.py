@@ -32,18 +32,10 @@ def logged_in(group: Group, number: int, *, at: tuple[str, ...]) -> Rank:
     return found._replace(waiting=(found.waiting[0]._replace(inputs=None, dtypes=None, elements=2),))
 
 
-def double() -> Rank:
-    return rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double"))
-
-
 def counted(completed: int, enqueued: int, *, group: Group = TENSOR, kind: str = "all_reduce", **more: bool) -> Rank:
     count = {group.name: Count(enqueued, completed, **more)}
     waiting = [issued(group, completed + 1, kind, 2)] if enqueued > completed else []
     return rank(*waiting)._replace(counts=count)
-
-
-def begun(waiting: Rank) -> Rank:
-    return waiting._replace(waiting=tuple(one._replace(begun=True) for one in waiting.waiting))
 
 
 def sends(number: int, peer: int) -> Rank:
@@ -83,16 +75,6 @@ def sent(completed: int) -> Rank:
     return counted(completed, 3, group=WORLD, kind="broadcast")
 
 
-def held(waiting: Rank) -> Rank:
-    """Return a rank that waits in another group before anything else."""
-    return waiting._replace(waiting=(issued(TENSOR, 9, "all_reduce", 2), *waiting.waiting))
-
-
-def past(*sizes: int) -> list[Rank]:
-    """Return two ranks that wait with these sizes by their logs."""
-    return [waits(3, size)._replace(recorded=False) for size in sizes]
-
-
 ENDS = "torch/distributed/distributed_c10d.py::destroy_process_group"
 SYNC = "torch/cuda/__init__.py::synchronize"
 EVEN, ODD, PAIRS = Group("20", "EP", (0, 2)), Group("21", "EP", (1, 3)), Group("11", "TP", (2, 3))
@@ -106,6 +88,10 @@ READS = rank(at=(READ,), recorded=False)
 RECEIVES = rank(at=("torch/distributed/distributed_c10d.py::recv", STEP), recorded=False)
 REDUCES = rank(at=(READ, CALL), recorded=False)
 PAST = rank(recorded=False)._replace(last=(Operation(2, WORLD, 3, "", done=True),))
+DOUBLE = rank(issued(WORLD, 3, "all_reduce", 2, dtype="Double"))
+BEGUN = counted(5, 9)._replace(waiting=(issued(TENSOR, 6, "all_reduce", 2)._replace(begun=True),))
+HELD = sent(1)._replace(waiting=(issued(TENSOR, 9, "all_reduce", 2), *sent(1).waiting))
+TWO_SIZES = [waits(3, size, recorded=False) for size in (2, 4)]
 BROADCAST_OR_REDUCE = [waits(3, kind=kind, recorded=False) for kind in ("broadcast", "all_reduce")]
 LESS, MORE = counted(3, 4, group=WORLD), counted(2, 3, group=WORLD)
 LESS = LESS._replace(last=(issued(WORLD, 3, "all_reduce", 1, done=True),))
@@ -168,7 +154,7 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
         [counted(5, 8), counted(5, 8), counted(7, 20), counted(7, 20)], "device", [0, 1],
     ),
     "a device has not begun, and nothing came from another": (
-        [counted(5, 9), *[begun(counted(5, 9))] * 2], "device", [0],
+        [counted(5, 9), *[BEGUN] * 2], "device", [0],
     ),
     "a device has done nothing of a group": ([counted(0, 1), *[counted(1, 1)] * 3], "device", [0]),
     "gloo has no device": ([counted(5, 9, device=False), *[counted(7, 9, device=False)] * 3], "", []),
@@ -206,7 +192,7 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "stacks: one waits for its next call, and nobody is in a collective": ([BETWEEN, *[ELSEWHERE] * 3], "", []),
     "it waits for its next call, and its group for it": ([BETWEEN, *[waits()] * 3], "host", [0]),
     "another type, where a log tells of one rank and no type": (
-        [logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), double()], "disagrees", [3],
+        [logged_in(WORLD, 3, at=(CALL, STEP)), waits(), waits(), DOUBLE], "disagrees", [3],
     ),
     "stacks: two may wait for their device": ([ELSEWHERE] * 2 + STACKS, "", []),
     "stacks: all but one wait for their device": ([READS, *[ELSEWHERE] * 3], "host", [0]),
@@ -250,7 +236,7 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "gloo: a source may wait in another group": ([*[in_group("1", "gather")] * 3, in_group("2", "gather")], "", []),
     "a receiver is behind its fellows": ([sent(2), sent(2), sent(1), sent(2)], "device", [2]),
     "a receiver is behind its fellows, and waits in another group first": (
-        [sent(2), sent(2), held(sent(1)), sent(2)], "disagrees", [2],
+        [sent(2), sent(2), HELD, sent(2)], "disagrees", [2],
     ),
     "all receivers are behind the source": ([sent(2), *[sent(1)] * 3], "", []),
     "a cycle through one rank": ([AT_EVEN, AT_ODD, AT_BARRIER, BEFORE_ODD], "disagrees", [2]),
@@ -269,8 +255,8 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "a watchdog gave up, and its process ended": (
         [failed(line("watchdog: timeout"), line("exitcode  : 1")), *[waits()] * 3], "", [],
     ),
-    "logs: two sizes": (past(2, 4), "disagrees", [0, 1]),
-    "logs: two sizes, and a third is past: it has the least": ([*past(2, 4), PAST], "disagrees", [1]),
+    "logs: two sizes": (TWO_SIZES, "disagrees", [0, 1]),
+    "logs: two sizes, and a third is past: it has the least": ([*TWO_SIZES, PAST], "disagrees", [1]),
     "logs: two calls, and a third is past": ([*BROADCAST_OR_REDUCE, PAST], "", []),
     "who has less goes on": ([LESS, *[MORE] * 3], "disagrees", [0]),
     "one of three is ahead": ([counted(4, 4, group=THREE), *[counted(3, 4, group=THREE)] * 2], "disagrees", [0]),

@@ -41,8 +41,7 @@ HANGS: dict[str, Sequence[Case]] = {
     "moe-aux-tracker-hang": [*_each(_PP), *_each(_PP, "two-mtp-layers", mtp=2)],
     "mtp-cp-deadlock": _each(_CP),
 }
-TREES: dict[str, Sequence[Case]] = {"sft-packed-seq-broadcast": _each(_TP)}
-"""On a source tree, which needs a clone."""
+TREES: dict[str, Sequence[Case]] = {"sft-packed-seq-broadcast": _each(_TP)}  # on a source tree, which needs a clone
 _TREE = "core_v0.16.1"
 LIKE = {
     "hybrid-aux-tracker-hang": "moe-aux-tracker-hang",
@@ -50,8 +49,7 @@ LIKE = {
     "infer-metric-rank0": "mean-metric-dtype",
 }
 """The fix whose hang waits in the same function, and differs by what an error does not say: sizes, types or peers."""
-FEW = 4
-"""The ranks of the jobs that are run patched as well."""
+FEW = 4  # the ranks of the jobs that are run patched as well
 _CORE = {"infer-metric-rank0": "acc-4", "moe-aux-tracker-hang": "4", "mtp-cp-deadlock": "4"}
 _CORE_FOREIGN = ("healthy", "out-of-memory", "skipped-group", "slow-rank", "wrong-sizes-in-pipeline")
 

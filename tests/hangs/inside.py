@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import importlib
 import importlib.util
-import json
 import os
 import runpy
 import shutil
@@ -29,7 +28,6 @@ from typing import Any
 DUMPS = {
     "recorder": ("_dump_fr_trace", {}),
     "recorder-no-frames": ("_dump_fr_trace", {"includeStackTraces": False}),
-    "recorder-active": ("_dump_fr_trace", {"onlyActive": True}),
     "recorder-json": ("_dump_fr_trace_json", {}),
 }
 """By folder: torch's function that writes the record, and its options."""
@@ -37,10 +35,8 @@ _DUMPED_S = 60.0
 _PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 _TIMEOUT_S = float(os.environ.get("UNHANG_HANGS_TIMEOUT_S", "0"))
 """When gloo gives up, if it is to do so before the stacks and dumps are taken."""
-_APART_S = 3.0
-"""How far apart the ranks may give up."""
-_SHORT_S = 0.1
-"""How long a foreign job may run; ranks at work get more, see ``gloo.run``."""
+_APART_S = 3.0  # how far apart the ranks may give up
+_SHORT_S = 0.1  # how long a foreign job may run; ranks at work get more, see ``gloo.run``
 
 
 def main() -> None:
@@ -102,19 +98,11 @@ def install(folder: Callable[[], Path]) -> None:
             gloo._TORCH_TIMEOUT = timedelta(seconds=_TIMEOUT_S)
             options["deadline_s"] = 2 * _TIMEOUT_S
         try:
-            found = run(world, lambda rank: _rank(rank, body, out, asks), **options)
+            return run(world, lambda rank: _rank(rank, body, out, asks), **options)
         finally:
             gloo._late = late
             os.close(asks)
             os.close(asked)
-        ends = {
-            "world": world,
-            "status": found.status,
-            "text": found.text(),
-            "ranks": [one.state for one in found.ranks],
-        }
-        (out / "end.json").write_text(json.dumps(ends, indent=1))
-        return found
 
     gloo.run = recorded
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from unhang.diagnose import collectives, pairs, statements, where
@@ -47,7 +47,10 @@ def of(job: Job) -> Facts:
     waits_for = {rank: frozenset(others) for rank, others in collectives.waits_for(job, meetings, ends).items()}
     calls = {number: where.call(rank) for number, rank in job.ranks.items() if rank.stacks}
     spied = {number for number in calls if any(one.idle is not None for one in job.ranks[number].stacks)}
-    unseen = frozenset(_unseen(job, meetings))
+    awaited = {rank for one in meetings if one.waiting for rank in one.group.members}
+    awaited |= {one.peer for rank in job.ranks.values() for one in rank.waiting if one.peer is not None}
+    lacking = (awaited or collectives.everybody(job)) - job.ranks.keys()
+    unseen = frozenset() if job.names else frozenset(lacking)  # each of the named may be one of them
     moving = bool(job.ranks) and all(where.moved(rank) and not rank.process for rank in job.ranks.values())
     has_ended = bool(job.ranks) and not job.running and all(rank.process == GONE for rank in job.ranks.values())
     roots = tuple(pairs.sinks({**waits_for, **missing}))
@@ -114,11 +117,3 @@ def _together(job: Job) -> set[int]:
     }
     is_one = len(places) == 1 and all(name and kind not in pairs.PAIRED for name, _, kind in places)
     return {*waiting} if is_one and len(waiting) > 1 else set()
-
-
-def _unseen(job: Job, meetings: Iterable[Meeting]) -> set[int]:
-    if job.names:  # each may be one of them
-        return set()
-    awaited = {rank for one in meetings if one.waiting for rank in one.group.members}
-    awaited |= {one.peer for rank in job.ranks.values() for one in rank.waiting if one.peer is not None}
-    return (awaited or collectives.everybody(job)) - job.ranks.keys()

@@ -37,14 +37,14 @@ class Hang(NamedTuple):
     """One way in which a defect shows: ``compat/schemas/manifest.json`` has the words. What is empty says nothing."""
 
     summary: str
-    waits: Chain
-    peers: Chain | None  # where the others wait, in one of these; they have ended if it is empty; None: anywhere else
-    differ: str
-    types: tuple[str, ...]
-    first: bool
-    few: bool
-    errors: tuple[Error, ...]
-    shapes: tuple[str, ...]
+    waits: Chain = ()
+    peers: Chain | None = None  # where others wait: in one of these; none: they have ended; None: anywhere else
+    differ: str = ""
+    types: tuple[str, ...] = ()
+    first: bool = False
+    few: bool = False
+    errors: tuple[Error, ...] = ()
+    shapes: tuple[str, ...] = ()
 
 
 class Signature(NamedTuple):
@@ -67,18 +67,10 @@ def signatures() -> tuple[Signature, ...]:
 
 def hang(data: Mapping[str, Any]) -> Hang:
     """Return a hang as a manifest has it."""
-    errors = (Error(one["text"], _chain(one["frames"]), one.get("called", False)) for one in data.get("errors", ()))
-    return Hang(
-        data["summary"],
-        _chain(data.get("waits", ())),
-        _chain([data["peers"]] if data["peers"] else []) if "peers" in data else None,
-        data.get("differ", ""),
-        tuple(data.get("types", ())),
-        data.get("first", False),
-        data.get("few", False),
-        tuple(errors),
-        tuple(data.get("shapes", ())),
-    )
+    errors = tuple(Error(**{**one, "frames": _chain(one["frames"])}) for one in data.get("errors", ()))
+    peers = {"peers": _chain([data["peers"]] if data["peers"] else [])} if "peers" in data else {}
+    lists = {name: tuple(data[name]) for name in ("types", "shapes") if name in data}
+    return Hang(**{**data, **lists, **peers, "waits": _chain(data.get("waits", ())), "errors": errors})
 
 
 def _chain(steps: Sequence[Sequence[str]]) -> Chain:

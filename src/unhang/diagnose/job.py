@@ -99,10 +99,7 @@ def merged(told: Iterable[Told]) -> Job:
 
 
 def _newest(told: Iterable[Told], unread: list[Unread]) -> list[Told]:
-    """Return what the files say, but for stacks of which newer ones are read; tell of the files that have these.
-
-    py-spy's and faulthandler's are both read: the one may tell what the other does not.
-    """
+    """Return what files say, but for stacks (py-spy's, or faulthandler's) of which newer ones are; tell of these."""
     older = {
         (file.path, is_spied): why
         for is_spied in (True, False)
@@ -134,25 +131,14 @@ def _taken_by(part: Rank) -> bool | None:
 
 
 def _distinct(dumps: Mapping[int, Dump]) -> dict[int, dict[str, Group]]:
-    """Return each rank's groups by the names in its dump, under names that only one group has.
-
-    ``split_group`` gives the same name to several groups, each of other members.
-    """
-    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for dump in dumps.values():
-        for group in dump.groups:
-            members[group.name].add(group.members)
-    made: dict[Group, Group] = {}
-
-    def distinct(group: Group) -> Group:
-        if len(members[group.name]) > 1 and group.members:
-            return group._replace(name=f"{group.name}/{group.members[0]}")
-        return group
-
-    return {
-        rank: {group.name: made.setdefault(group, distinct(group)) for group in dump.groups}
-        for rank, dump in dumps.items()
+    """Return each rank's groups by their names, under names of one group each: ``split_group`` repeats some."""
+    groups = {group for dump in dumps.values() for group in dump.groups}
+    times = Counter(name for name, _ in {(one.name, one.members) for one in groups})
+    made = {
+        one: one._replace(name=f"{one.name}/{one.members[0]}") if times[one.name] > 1 and one.members else one
+        for one in groups
     }
+    return {rank: {group.name: made[group] for group in dump.groups} for rank, dump in dumps.items()}
 
 
 def _grouped(rank: Rank, groups: Mapping[str, Group]) -> Rank:

@@ -26,12 +26,10 @@ from unhang.job.strikes import CANNOT
 from unhang.judge.decide import NEEDED, SETTLED
 from unhang.plugins import packs
 
-ANSWERS = ("known", "also", "possible", "not-here")
-"""The best first."""
+ANSWERS = ("known", "also", "possible", "not-here")  # the best first
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
-SHIMS = "unhang/prove/"
-"""What stands for torch, or for the rest of a framework, where we record hangs."""
+SHIMS = "unhang/prove/"  # what stands for torch, or for the rest of a framework, where we record hangs
 
 
 class Answer(NamedTuple):
@@ -90,8 +88,7 @@ def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> 
     return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
 
 
-Source = Callable[[Frame, Place], bool | None]
-"""Tells whether a frame is in a function; None if that is not known."""
+Source = Callable[[Frame, Place], bool | None]  # tells whether a frame is in a function; None if that is not known
 
 
 class Sources:
@@ -129,10 +126,7 @@ class _Paths:
         self.steps = cache(self._steps)  # the ranks of a job are in few places
 
     def _at(self, frame: Frame, place: Place) -> bool | None:
-        """Return whether a frame is in a function; None if it may be one of that name in another class or file.
-
-        A user's module may have the same name, and py-spy cuts paths.
-        """
+        """Return whether a frame is in a function; None if it may be in one of that name: py-spy cuts paths."""
         called = f".{frame.function.replace('<locals>.', '')}"
         if not called.endswith(f".{place.function}") and not f".{place.function}".endswith(called):
             return False
@@ -156,17 +150,13 @@ class _Paths:
         return bool(chain) and all(at >= 0 for at, _ in self.steps(frames, chain))
 
     def is_sure(self, frames: Sequence[Frame], chain: Chain) -> bool:
-        """Return whether the functions that a stack has are surely these: all of them, or one of a class, by which the
-        others are told from their namesakes.
-        """
+        """Return whether a stack's functions are surely these: all of them, or one of a class."""
         found = [(sure, step) for (at, sure), step in zip(self.steps(frames, chain), chain) if at >= 0]
         is_told = any(sure and all("." in place.function for place in step) for sure, step in found)
         return is_told or (bool(found) and all(sure for sure, _ in found))
 
     def waits(self, frames: Sequence[Frame], chain: Chain, *, is_call: bool) -> bool:
-        """Return whether a rank that waits with this stack does so in these functions, and not in a user's code that
-        they call. A host that waits for its device may have left the innermost of them.
-        """
+        """Return whether a rank waits in these functions, of which a host may have left the innermost for its GPU."""
         steps, own = [at for at, _ in self.steps(frames, chain)], issuers(frames)
         if not chain or not own:
             return False
@@ -388,9 +378,7 @@ def _has_elements(rank: Rank, meeting: Meeting) -> bool:
 
 
 def _called_back(frames: Sequence[Frame], chain: Chain = (), *, is_called: bool = True) -> Frame | None:
-    """Return the frame of a user's code that a framework has called, but for the functions of a fix; without
-    ``is_called``, also that of a user's code which waits itself.
-    """
+    """Return the frame of a user's code, not a fix's, that a framework called; without ``is_called``, or that waits."""
     own = issuers(frames)
     if not is_called and own and is_of_user(own[0]):
         return own[0]

@@ -29,8 +29,7 @@ _WORDS = (
     b"terminate called", b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
     *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
-_ENDS = "End time of running main"
-"""What a process of ms-swift says once all has gone well."""
+_ENDS = "End time of running main"  # what a process of ms-swift says once all has gone well
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
 
 # What stands above the stacks of a rank: torch's debug server writes the first, `tail -n +1 rank_*.txt` the second.
@@ -43,8 +42,7 @@ _ABOVE = re.compile(
 _UNSAID = re.compile(rb"\s*(?:\x1b\[[\d;]*m)*(?:Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!|Fatal Python error: .{1,60})?\s*$")
 """What stands between such a line and the stacks."""
 _ROLL = re.compile(r"ranks? +\[([\d, -]{1,4000})\] +stopped at +(\S+):(\d{1,9}) in (\S+)")
-_VIA = re.compile(r"\s+via +(\S+):(\d{1,9}) in (\S+)")
-"""Stacks that somebody has grouped by their innermost frames."""
+_VIA = re.compile(r"\s+via +(\S+):(\d{1,9}) in (\S+)")  # stacks that somebody has grouped by their innermost frames
 _WORK = re.compile(r"Work[A-Z]CCL\((?:SeqNum=(\d{1,18}), )?OpType=(\w+)(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?")
 _GROUP = re.compile(r"\[PG (?:ID \d{1,18} PG GUID )?([^\s()\]]{1,80})(?: ?\(([^)]{0,200})\))? Rank \d{1,18}\]")
 _STATUS = re.compile(r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (\d{1,18})")
@@ -84,8 +82,7 @@ class _Said:
     def __init__(self) -> None:
         self.stacks = stacks.Collector()
         self.waited: Stack | None = None
-        self.waiting: dict[Operation, Operation] = {}
-        """By what every line says of an operation."""
+        self.waiting: dict[Operation, Operation] = {}  # by what every line says of an operation
         self._last = Operation(stacks.NOBODY, _NO_GROUP, None, "")
         self.completed: dict[str, Operation] = {}
         self.counts: dict[str, Count] = {}
@@ -168,26 +165,21 @@ class _Log:
 
     def __init__(self) -> None:
         self.said: dict[Speaker, _Said] = defaultdict(_Said)
-        self.ranks: dict[str, set[int]] = defaultdict(set)
-        """What torch calls itself behind each launcher's prefix."""
+        self.ranks: dict[str, set[int]] = defaultdict(set)  # what torch calls itself behind each launcher's prefix
         self.exits: dict[int, Message] = {}
-        self.open: set[Speaker] = set()
-        """Who may be in the middle of a stack."""
-        self.caught: dict[Speaker, int] = {}
-        """Of whom is to be known whether they go on, and within how many lines."""
+        self.open: set[Speaker] = set()  # who may be in the middle of a stack
+        self.caught: dict[Speaker, int] = {}  # of whom is to be known whether they go on, and within how many lines
         self._before = (_NOBODY, "")
         self._above = ""
         self._before_at: float | None = None
-        self._heads: set[bytes] = set()
-        """Beginnings of lines that say the rank."""
+        self._heads: set[bytes] = set()  # beginnings of lines that say the rank
         self._summary = stacks.NOBODY
         self._section: int | None = None
         self._failed: dict[str, _Said] = {}
         self.rolled: list[tuple[tuple[int, ...], list[Frame], str]] = []
         self.statements = statements.Reader()
         self.ras = ras.Reader()
-        self._cut = ""
-        """The beginning of a line that a terminal has wrapped."""
+        self._cut = ""  # the beginning of a line that a terminal has wrapped
         self._cut_at, self._left = "", 0
 
     def words(self, piece: bytes) -> list[bytes]:
@@ -205,12 +197,10 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self._cut or self.statements.is_open or self.ras.is_open)
+        return bool(self.open or self.caught or self._cut or self.statements.open or self.ras.is_open)
 
     def before(self, line: str, above: str) -> None:
-        """Take the line before one that is taken, and the last one that says something: loggers write the time above a
-        traceback, and people the rank above stacks.
-        """
+        """Take the line before: loggers write the time there; and the last one that says something, such as a rank."""
         speaker, said = log_prefixes.of(above)
         self._above = said if speaker.rank is None else ""  # a line of torch's is no heading
         self._before, self._before_at = log_prefixes.of(line), log_prefixes.time_in(line)

@@ -19,8 +19,7 @@ _IN_STEP, _SEVERAL, _ENOUGH = 3, 2, 64
 odd; and so many are asked."""
 _Step = tuple[str, int]
 """A collective, by its group's description and number; or an operation between two ranks, by its number alone."""
-_Way = tuple[int, str, str, int]
-"""A rank, a group, what the rank does there, and with whom."""
+_Way = tuple[int, str, str, int]  # a rank, a group, what the rank does there, and with whom
 
 
 class End(NamedTuple):

@@ -19,19 +19,14 @@ _OF_POD = re.compile(r"\[pod/([^/\]]{1,120})")
 _OF_HOST = re.compile(r"([A-Za-z][\w.-]*):$")
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?(\w+) ?(?:\(([^)]{0,200})\) ?)?Rank (\d{1,7})\]")
 _NEAR = re.compile(r"127\.|::1$|localhost$|0\.0\.0\.0$")  # whose it is nobody knows
-_GAP = re.compile(r" +(?=[ :])")
-"""In a sentence: what a line did not tell."""
+_GAP = re.compile(r" +(?=[ :])")  # in a sentence: what a line did not tell
 _PROCESS = re.compile(r"pid (\d+)(?: on (\S+))?$")
-_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")
-"""A rank, and what it lacks, in a line of a list."""
+_LISTED = re.compile(r"(?m)^\s*(\d{1,7})!?: \[(.*?)\]?$")  # a rank, and what it lacks, in a line of a list
 _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
-_PROCESS_OF_RANK = "npu-process"
-"""Says which rank a pid has, and nothing else."""
+_PROCESS_OF_RANK = "npu-process"  # says which rank a pid has, and nothing else
 _TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
-_FACTS = ("running", "set-up", _PROCESS_OF_RANK)
-"""Phrases that explain nothing by themselves."""
-_STARVED = 1.5
-"""A watchdog looks every second or less: one that ran so many times its limit stood still itself."""
+_FACTS = ("running", "set-up", _PROCESS_OF_RANK)  # phrases that explain nothing by themselves
+_STARVED = 1.5  # a watchdog looks every second or less: one that ran so many times its limit stood still itself
 
 
 class Reader:
@@ -40,16 +35,11 @@ class Reader:
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], tuple[Speaker, Phrase, dict[str, str], str, float | None, str]] = {}
         self._alike: Counter[str] = Counter()
-        self._open: dict[Speaker, list[tuple[Phrase, list[str], str, float | None]]] = {}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the next lines may belong to the last ones."""
-        return bool(self._open)
+        self.open: dict[Speaker, list[tuple[Phrase, list[str], str, float | None]]] = {}  # what goes on in next lines
 
     def line(self, speaker: Speaker, text: str, source: str, at: float | None) -> None:
         """Take the next line, without what its launcher put before it."""
-        left = self._open.pop(speaker, [])
+        left = self.open.pop(speaker, [])
         for _, lines, *_ in left:
             lines.append(text)
         left += [(phrase, [text], source, at) for phrase in PHRASES if phrase.word in text]
@@ -57,7 +47,7 @@ class Reader:
             if len(one[1]) >= one[0].lines:
                 self._take(speaker, *one)
         if left := [one for one in left if len(one[1]) < one[0].lines]:
-            self._open[speaker] = left[:_ALIKE]
+            self.open[speaker] = left[:_ALIKE]
 
     def _take(self, speaker: Speaker, phrase: Phrase, lines: list[str], source: str, at: float | None) -> None:
         """Take what a phrase says, once all its lines have come."""
@@ -75,10 +65,10 @@ class Reader:
 
     def statements(self, rank_of: Callable[[Speaker], int]) -> Iterator[Statement]:
         """Yield what was said, in the order of the lines; the rank of a speaker is ``SPEAKER`` if it is not known."""
-        for speaker, left in self._open.items():
+        for speaker, left in self.open.items():
             for one in left:
                 self._take(speaker, *one)
-        self._open.clear()
+        self.open.clear()
         found = [*self._found.values()]
         pids = defaultdict[str, set[str]](set)
         for _, phrase, values, *_ in found:
@@ -106,9 +96,7 @@ def _unconnected(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _awaited(said: Sequence[tuple[dict[str, str], int]]) -> Iterator[tuple[dict[str, str], int]]:
-    """Yield what lines tell, and who says them; of one that awaits a rank, that is its culprit, unless that one waits
-    itself: the job's rank where the lines tell it, else the group's.
-    """
+    """Yield what lines tell, and who says them; whom one awaits is its culprit, unless that rank waits itself."""
     told = [
         (values.get("group", ""), values.get("mine", ""), values["awaited"], by)
         for values, by in said
@@ -135,16 +123,13 @@ def _awaited(said: Sequence[tuple[dict[str, str], int]]) -> Iterator[tuple[dict[
 
 def known(one: Statement, rank: int) -> Statement:
     """Return a statement whose speaker is known to be a rank."""
-
-    def put(ranks: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(rank if it == SPEAKER else it for it in ranks)
-
     if one.by != SPEAKER or rank < 0:
         return one
     words = one.words.replace(one.speaker or NOBODY, f"rank {rank}")
     if one.weight == OWN:
         return one._replace(culprits=(rank,), by=rank, words=words, processes=())
-    return one._replace(culprits=put(one.culprits), waits=put(one.waits), by=rank, words=words)
+    culprits, waits = (tuple(rank if it == SPEAKER else it for it in ranks) for ranks in (one.culprits, one.waits))
+    return one._replace(culprits=culprits, waits=waits, by=rank, words=words)
 
 
 def weighed(said: Iterable[Statement]) -> list[Statement]:
@@ -308,7 +293,7 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
         ranks["waits"] = (by,)
     if "theirs" in values and values["mine"] == str(by):  # so its group begins as the job does
         ranks["culprits"] = ranks_in(values["theirs"])
-    told = _Told({**values, **{name: spoken(some) for name, some in ranks.items() if some}})
+    told = defaultdict(str, {**values, **{name: spoken(some) for name, some in ranks.items() if some}})
     told |= {"who": who, "process": process or who, "seconds": _time(milliseconds)}
     told["member"] = f" as rank {told['mine']} of {told['all']} of its group" if told["mine"] and told["all"] else ""
     told["at"] = f" at {told['store']}:{told['port']}" if told["store"] else ""
@@ -328,13 +313,6 @@ def _statement(phrase: Phrase, values: dict[str, str], by: int, speaker: str) ->
 
 
 _NUMBERED, _SECOND = ("watchdog", "fingerprints"), ("number", "number2", "op2", "size2")
-
-
-class _Told(dict[str, str]):
-    """What a line tells; of what it does not, nothing."""
-
-    def __missing__(self, key: str) -> str:
-        return ""
 
 
 def signal_of(text: str) -> str:

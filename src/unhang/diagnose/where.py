@@ -16,22 +16,17 @@ from unhang.plugins import packs
 from unhang.tell import console
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
-_SHOWN = 2
-"""So many ranks of a place are shown with their lines."""
+_SHOWN = 2  # so many ranks of a place are shown with their lines
 _LINES = 3
-_BUSY = 0.05
-"""So much of a CPU is used by a thread that works; one that only looks now and then takes less."""
+_BUSY = 0.05  # so much of a CPU is used by a thread that works; one that only looks now and then takes less
 _COLLECTIVES, _HOST = frozenset(LISTS["collectives"]), frozenset(LISTS["host"])
 _PAIRED = frozenset({"batch_isend_irecv", "irecv", "isend", "recv", "recv_object_list", "send", "send_object_list"})
 _DEVICE = ("torch/cuda/", "torch/accelerator/", "torch_npu/npu/")
 """Where a host waits for all that its device is to do. `.item()` and `.cpu()` do so too, without a frame."""
-_OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)
-"""What waits for other ranks."""
+_OF_GROUPS = (stacks.COLLECTIVE, stacks.SET_UP, stacks.ENDS, stacks.STORE)  # what waits for other ranks
 _NEAR = 8
 _IDLE = ("ray/_private/worker.py", "ray/worker.py")
-"""Where `main_loop` waits for the next call of the job's own, where only Python's waiting stands within so many frames
-above it.
-"""
+"""Where `main_loop` waits for the job's next call, with Python's waiting alone in so many frames above it."""
 _DONE = ("unhang/prove/ranks/gloo.py", "_rank")
 """What waits so once all has gone well: a rank of ours that fails says it."""
 _MODULES = LISTS["modules"]
@@ -41,9 +36,7 @@ _RAISED_WAITING = re.compile(
     r"(?:[\w.]*\.)?(?:Runtime|Dist\w*|System|OS|BrokenPipe|Connection\w*|Timeout|EOF|Ray\w+|Actor\w+|Signal\w*)"
     r"(?:Error|Exception)\b|(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|GetTimeoutError)\b"
 )
-"""What is raised where a rank waits for others. An error of another class, raised outside of torch, is the rank's own,
-whatever its words.
-"""
+"""What is raised where ranks wait for others. Another one, raised outside of torch, is its own, whatever its words."""
 
 
 class Place(NamedTuple):
@@ -150,9 +143,7 @@ def is_waiting(calls: Mapping[int, str], rank: Rank) -> bool:
 
 
 def waits_by_stack(rank: Rank) -> bool:
-    """Return whether a rank may wait for others by its stack: in a collective, or in code that has let go of the
-    interpreter, as a call does that waits for a device.
-    """
+    """Return whether a rank may wait by its stack: in a collective, or where it lets go of Python's lock."""
     if not rank.stacks or waits_on_host(rank):
         return False
     stack = waiting_stack(rank)
@@ -235,10 +226,7 @@ def is_controller(rank: Rank) -> bool:
 
 
 def is_done(rank: Rank) -> bool:
-    """Return whether a rank has done all that it was to do: as far as is known, it fails with an error otherwise.
-
-    Then its main thread may have left its script, and the interpreter waits for other threads.
-    """
+    """Return whether a rank has done all that it was to do; it may have left its script, and wait for its threads."""
     outer = [alike(one.frames[-1])[:2] for one in rank.stacks if one.thread == MAIN and one.frames]
     has_left = ("_shutdown", "threading.py") in outer
     return has_left or _waits_in(rank, *_DONE) or (rank.ended and not (rank.waiting or rank.stacks))

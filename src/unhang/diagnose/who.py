@@ -104,10 +104,7 @@ def _done(facts: Facts, group: str, number: int) -> str:
 
 
 def _ahead_alone(facts: Facts, group: str) -> int | None:
-    """Return the one rank that has done what none of its peers has, if these are several and equally far.
-
-    Several devices do not stop at one place by themselves: what it issued is less than what they did.
-    """
+    """Return the one rank that is ahead of several peers at one place, where no devices stop by themselves."""
     counts = {number: count for number, count in facts.counts[group].items() if count.device and count.completed >= 0}
     first, *others = sorted(counts, key=lambda number: -counts[number].completed) or [-1]
     done = {counts[number].completed for number in others}
@@ -253,10 +250,7 @@ def _free_by_stacks(facts: Facts) -> dict[int, str]:
 
 
 def _in_first(facts: Facts) -> dict[int, str]:
-    """Name the ranks that are in a call by their stacks, while all that is recorded of them is done.
-
-    NCCL's first collective of a group waits on the host, where the communicator is made, before it is recorded.
-    """
+    """Name the ranks in a call that no dump has: NCCL makes the communicator in a group's first, and records later."""
     found = {}
     for number, rank in facts.job.ranks.items():
         counts = [own[number] for own in facts.counts.values() if number in own]
@@ -422,9 +416,7 @@ def _load(operation: Operation) -> str:
 
 
 def _in_number(facts: Facts) -> dict[int, str]:
-    """Name the ranks that came to a collective or did not, whichever are fewer, where those that did not wait by their
-    stacks alone: such as in a receive of gloo's, which no dump has.
-    """
+    """Name those that came to a collective, or that did not and wait by stacks alone (gloo receives), if fewer."""
     found: dict[int, str] = {}
     for one in facts.meetings:
         if one.waiting and one.absent and not any(facts.job.ranks[number].waiting for number in one.absent):
@@ -510,10 +502,7 @@ def _other_stack(facts: Facts) -> dict[int, str]:
 
 
 def _may_wait(facts: Facts, number: int, beside: int) -> bool:
-    """Return whether a rank may wait for others by its stack: in a collective, or for its device.
-
-    So it does in a call for that, where a rank is that is known to wait, and beside others that are on no CPU.
-    """
+    """Return whether a rank may wait by its stack: in a call for that, where one waits, or beside others on no CPU."""
     rank = facts.job.ranks[number]
     if facts.calls[number] or where.waits_for_device(rank):
         return True
