@@ -99,7 +99,7 @@ def test_who_is_gone_is_reckoned_where_torchrun_says_how_many_a_node_has(process
     of_job = made(";".join(f"{one} WORLD_SIZE=8 LOCAL_WORLD_SIZE=4" for one in processes.split(";")))
     by_pid = {one.pid: one for one in of_job}
     found = [collector.Found(int(one.environment["RANK"]), one.pid, "w") for one in of_job]
-    rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
+    rows = json.loads(collector.census({one: {"state": "running"} for one in found}, by_pid, ()))["ranks"]
     assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
 
 
