@@ -59,10 +59,8 @@ _NO_RANK = tuple(one.split() for one in LISTS["no-rank"])
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(
-        self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
-    ) -> None:
-        self.name, self.idle, self.source, self.gil, self._outermost_first = name, idle, source, gil, outermost_first
+    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False, inverted: bool = False) -> None:
+        self.name, self.idle, self.source, self.gil, self._is_inverted = name, idle, source, gil, inverted
         self.frames: list[Frame] = []
         self.native: list[str] = []
         self.names: list[str] = []  # the innermost native functions that say more than that it waits, known or not
@@ -73,7 +71,7 @@ class Thread:
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
             if not self.frames and frame.function.startswith("nccl") and native(frame.function):
                 self.native.append(frame.function)
-            self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
+            self.frames.insert(0 if self._is_inverted else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
@@ -120,7 +118,7 @@ class Collector:
                 self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _PYSTACK.match(text):
-            self._begin(found[1], Thread("", None, source, outermost_first=True))
+            self._begin(found[1], Thread("", None, source, inverted=True))  # the outermost first
         elif found := _FAULT.match(text):
             if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
                 return True
