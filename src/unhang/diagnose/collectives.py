@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
 from unhang.diagnose.evidence import Group, Job, Operation
@@ -39,13 +38,6 @@ class Meeting(NamedTuple):
         return not (self.is_open or self.absent or self.differ)
 
 
-def elements(operation: Operation) -> int | None:
-    """Return how many elements the inputs of an operation have; None if that is not known."""
-    if operation.elements is not None or operation.inputs is None:
-        return operation.elements
-    return sum(map(prod, operation.inputs))
-
-
 def differences(operations: Iterable[Operation]) -> frozenset[str]:
     """Return in what collectives of one number differ that must not: `operation`, `size`, `dtype`."""
     known = [one for one in operations if one.kind]
@@ -53,7 +45,7 @@ def differences(operations: Iterable[Operation]) -> frozenset[str]:
         return frozenset({"operation"})
     if not known or known[0].kind not in _EVEN:
         return frozenset()
-    sizes = {size for one in known if (size := elements(one)) is not None}
+    sizes = {one.elements for one in known if one.elements is not None}
     dtypes = {one.dtypes for one in known if one.dtypes}
     return frozenset(name for name, values in (("size", sizes), ("dtype", dtypes)) if len(values) > 1)
 
@@ -64,7 +56,7 @@ def sides(operations: Iterable[Operation]) -> list[tuple[int, ...]]:
     What a source does not say may be anything: a rank that may be on several sides is on none.
     """
     found: dict[tuple[object, ...], list[int]] = {}
-    told = [((one.kind or None, elements(one), one.dtypes or None), one.rank) for one in operations]
+    told = [((one.kind or None, one.elements, one.dtypes or None), one.rank) for one in operations]
     for key, rank in sorted(told, key=lambda one: one[0].count(None)):
         alike = [it for it in found if all(a is None or b is None or a == b for a, b in zip(key, it))]
         if len(alike) < 2:
