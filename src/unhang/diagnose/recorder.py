@@ -303,25 +303,20 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
 def _status(status: object, groups: dict[str, Group], scan: _Scan) -> dict[str, dict[str, object]]:
     """Return the recorder's own status of each group, by name; it has the numbers that the process gives its groups.
 
-    Entries say both. The groups without one are those in which all is done: names and numbers ascend together, and
-    both list the groups that are in use, so that with as many of each they go together.
+    Entries say both. For groups without one: names and numbers ascend together, if there are as many of each.
     """
     by_id = {str(key): one for key, one in status.items() if isinstance(one, dict)} if isinstance(status, dict) else {}
     names = {str(number): group for group, number in scan.ids.items()}
-    if len(by_id) == len(groups) and all(map(_is_decimal, (*by_id, *groups))):
+    if len(by_id) == len(groups) and all(_count(one) >= 0 for one in (*by_id, *groups)):
         ascending = dict(zip(sorted(by_id, key=int), sorted(groups, key=int)))
         if all(ascending.get(key, name) == name for key, name in names.items()):
             names = ascending
     return {name: by_id[key] for key, name in names.items() if key in by_id}
 
 
-def _is_decimal(text: str) -> bool:
-    return len(text) < 18 and text.isascii() and text.isdecimal()
-
-
 def _count(value: object) -> int:
     """Return a count, which JSON has as a text; -1 for none."""
-    if isinstance(value, str) and _is_decimal(value):
+    if isinstance(value, str) and len(value) < 18 and value.isascii() and value.isdecimal():
         value = int(value)
     return value if _is_number(value) else -1
 

@@ -217,23 +217,18 @@ class Collector:
 
 
 def _main(threads: Sequence[Thread]) -> Thread | None:
-    """Return the main thread of a process: the one of that name, else that of a dump of faulthandler.
+    """Return the main thread of a process: the one of that name, else the last of faulthandler's that nobody started.
 
-    CPython lists the newest thread first, so the main one is the last; only a started thread has a bootstrap, which is
-    missing where a stack has more than 100 frames.
+    A started thread has a bootstrap, unless its stack has more than 100 frames; CPython lists the newest one first.
     """
     if named := [thread for thread in threads if thread.name == MAIN]:
         return named[0]
-    fault = [
-        thread
-        for thread in threads
-        if thread.idle is None and not any(frame.function.endswith("_bootstrap") for frame in thread.frames)
-    ]
+    fault = [thread for thread in threads if thread.idle is None and not is_helper(thread)]
     outermost = [thread for thread in fault or threads if thread.frames and thread.frames[-1].function == "<module>"]
     return next(reversed(outermost or fault), None)
 
 
-def is_helper(stack: Stack) -> bool:
+def is_helper(stack: Stack | Thread) -> bool:
     """Return whether a thread was started by Python, beside the main one, which is not there: the text is cut."""
     return any(frame.function.rpartition(".")[2] == "_bootstrap" for frame in stack.frames[-3:])
 
