@@ -237,12 +237,6 @@ def test_nobody_is_to_call_the_log_of_several_ranks_rank3(tmp_path: Path) -> Non
     assert job.unranked == ()
 
 
-def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:
-    second_node = dump([entry(0)], {"0": ("default_pg", tuple(range(8))), "4": ("", (4, 5, 6, 7))})
-    job = read(tmp_path, {"node1/rank_0": as_pickle(second_node)})
-    assert (job.ranks, job.files, job.unranked) == ({}, 1, (f"{tmp_path}/node1/rank_0",))
-
-
 def test_of_torchrun_s_attempts_the_last_counts(tmp_path: Path) -> None:
     job = read(tmp_path, {f"x/attempt_{n}/3/stderr.log": b"ValueError: attempt %d\n" % n for n in (0, 9, 10)})
     assert [one.text for one in job.ranks[3].messages] == ["ValueError: attempt 10"]

@@ -193,7 +193,7 @@ def test_an_entry_of_a_wrong_type_is_left_out(odd: object) -> None:
     assert numbers(found.rank.last) == [("all_reduce", 1)]
 
 
-STATUSES = None, 5, [], {"0": None}, {"0": status("9" * 5000, 1)}, {"9" * 5000: status(1, 1)}, {"x": []}
+STATUSES: list[object] = [None, 5, [], {"0": None}, {"0": status("9" * 5000, 1)}, {"9" * 5000: status(1, 1)}, {"x": []}]
 
 
 @pytest.mark.parametrize(
@@ -292,17 +292,10 @@ def test_how_far_a_rank_is(
     assert read(dump(entries, groups) | {"pg_status": said}).rank.counts == counts
 
 
-class _Runs:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("protocol", range(6))
 def test_nothing_in_a_pickle_runs(tmp_path: Path, protocol: int) -> None:
-    data = pickle.dumps({"entries": [entry(0), entry(1)], "x": _Runs(tmp_path / "ran")}, protocol)
+    runs = type("Runs", (), {"__reduce__": lambda _: (os.mkdir, (str(tmp_path / "ran"),))})()
+    data = pickle.dumps({"entries": [entry(0), entry(1)], "x": runs}, protocol)
     with pytest.raises(ValueError, match=r"it names \w+.mkdir"):
         recorder.unpickled(data)
     with pytest.raises(ValueError, match=r"it names \w+.mkdir" if protocol > 1 else "Expecting value"):
