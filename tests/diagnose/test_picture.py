@@ -96,6 +96,6 @@ def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:
     whole = recorder_dumps.entry(0)
     odds: list[dict[str, object]] = [{"time_created_ns": -1}, {"time_created_ns": "x"}, {"process_group": []}]
     for odd in [*odds, {"collective_seq_id": None}]:
-        assert not [*recorder._recent([whole | odd], ())]
+        assert not [*recorder._recent([{**whole, **odd}], ())]
     (bare,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}], ())
     assert (bare.group, bare.kind) == ("group 0", "")
