@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,8 @@ def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
 
 def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:
     whole = recorder_dumps.entry(0)
-    for key, odds in {"time_created_ns": (-1, "x"), "process_group": ([],), "collective_seq_id": (None,)}.items():
+    values: dict[str, list[Any]] = {"time_created_ns": [-1, "x"], "process_group": [[]], "collective_seq_id": [None]}
+    for key, odds in values.items():
         assert not [made for odd in odds for made in recorder._recent([whole | {key: odd}], ())]
     (bare,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}], ())
     assert (bare.group, bare.kind) == ("group 0", "")
