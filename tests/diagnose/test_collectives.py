@@ -74,7 +74,7 @@ def test_who_meets_in_a_collective(name: str) -> None:
         (waits(), waits(size=3)._replace(dtypes=("Double",)), {"size", "dtype"}),
         (waits(kind="all_to_all"), waits(kind="all_to_all", size=3), set()),
         (waits()._replace(inputs=None, elements=2), waits(size=3), {"size"}),
-        (waits()._replace(inputs=None), waits(size=3), set()),
+        (waits()._replace(inputs=None, elements=None), waits(size=3), set()),
         (waits()._replace(kind=""), waits(), set()),
     ],
 )

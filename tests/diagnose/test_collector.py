@@ -99,7 +99,7 @@ def test_who_is_gone_is_reckoned_where_torchrun_says_how_many_a_node_has(process
     of_job = made(";".join(f"{one} WORLD_SIZE=8 LOCAL_WORLD_SIZE=4" for one in processes.split(";")))
     by_pid = {one.pid: one for one in of_job}
     found = [collector.Found(int(one.environment["RANK"]), one.pid, "w") for one in of_job]
-    rows = json.loads(collector.census(found, by_pid, dict.fromkeys(by_pid, "running"), ()))["ranks"]
+    rows = json.loads(collector.census({one: {"state": "running"} for one in found}, by_pid, ()))["ranks"]
     assert [row["rank"] for row in rows if row["state"] == "gone"] == gone
 
 
@@ -161,9 +161,8 @@ def test_a_rank_that_is_an_argument_is_read_from_the_frame_that_multiprocessing_
     monkeypatch.setattr(collector, "dump", dump)
     monkeypatch.setattr(collector, "py_spy", lambda _: "py-spy")
     node = made("10; 11<10; 12<10 RANK=0; 13<12; -14<10")
-    found = collector.told_by_arguments(
-        [one._replace(environment=environment) if one.pid == 11 else one for one in node]
-    )
+    node[1] = node[1]._replace(environment=environment)
+    found = collector.told_by_arguments(node)
     assert asked == [("py-spy", 11, "--locals")]
     assert found[1].environment == {**environment, **expected}
     assert [(one.rank, one.pid) for one in collector.ranks(found)] == sorted(
@@ -248,9 +247,8 @@ def test_a_link_in_place_of_a_dump_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"{}")
     (tmp_path / "link").symlink_to("secret")
     (tmp_path / "text").write_bytes(b"no dump")
-    assert [collector._dump_file(str(tmp_path / name)) for name in ("secret", "link", "text", "none")] == [
-        b"{}", b"", b"", b"",
-    ]  # fmt: skip
+    names = ("secret", "link", "text", "none")
+    assert [collector._dump_file(str(tmp_path / name)) for name in names] == [b"{}", b"", b"", b""]
 
 
 def test_py_spy_beside_torch_is_run_only_if_the_rank_has_the_same_file(

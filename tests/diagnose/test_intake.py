@@ -237,12 +237,6 @@ def test_nobody_is_to_call_the_log_of_several_ranks_rank3(tmp_path: Path) -> Non
     assert job.unranked == ()
 
 
-def test_a_name_that_the_dump_denies_tells_nothing(tmp_path: Path) -> None:
-    second_node = dump([entry(0)], {"0": ("default_pg", tuple(range(8))), "4": ("", (4, 5, 6, 7))})
-    job = read(tmp_path, {"node1/rank_0": as_pickle(second_node)})
-    assert (job.ranks, job.files, job.unranked) == ({}, 1, (f"{tmp_path}/node1/rank_0",))
-
-
 def test_of_torchrun_s_attempts_the_last_counts(tmp_path: Path) -> None:
     job = read(tmp_path, {f"x/attempt_{n}/3/stderr.log": b"ValueError: attempt %d\n" % n for n in (0, 9, 10)})
     assert [one.text for one in job.ranks[3].messages] == ["ValueError: attempt 10"]
@@ -346,30 +340,25 @@ def test_stacks_beside_the_traceback_of_a_rank_s_log_both_count(tmp_path: Path) 
     assert (len(job.ranks[0].stacks), job.unread) == (3, ())
 
 
-ROWS = [{"rank": 1, "state": "running"}, {"rank": 2, "state": "stopped"}, {"rank": 3, "pid": 9, "state": "gone"}]
+ONE = {"rank": 1, "state": "running", "cpu": 0.25}
+ROWS = [ONE, {"rank": 2, "state": "stopped", "cpu": -1.0}, {"rank": 3, "pid": 9, "state": "gone", "cpu": "x"}]
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ({}, ([], None, "")),
-        ({"size": 8, "ranks": ROWS}, ([(1, "running"), (2, "stopped"), (3, "gone")], 8, "")),
+        ({"size": 8, "ranks": ROWS}, ([(1, "running", 0.25), (2, "stopped", None), (3, "gone", None)], 8, "")),
         ({"notes": ["a\x1b[2J", *"bcdefg"]}, ([], None, r"a\x1b[2J; b; c; d; e; and 2 more")),
         (
             {"size": -1, "ranks": [7, {"rank": "2"}, {"rank": -1, "state": "gone"}, {"rank": 2, "state": ["x"]}]},
             ([], None, ""),
         ),
         # who has no process was reckoned: not beyond the size
-        ({"size": 2, "ranks": ROWS}, ([(1, "running"), (3, "gone")], 2, "")),
+        ({"size": 2, "ranks": ROWS}, ([(1, "running", 0.25), (3, "gone", None)], 2, "")),
         ({"size": 10**9, "ranks": "x", "notes": {}}, ([], None, "")),
     ],
 )
 def test_what_notes_say(content: dict[str, object], expected: object) -> None:
     one = intake.states(json.dumps({"unhang-live": 1, "node": "n1", **content}).encode(), "x/ranks.json")
-    assert ([(part.rank, part.process) for part in one.parts], one.size, one.why) == expected
-
-
-@pytest.mark.parametrize(("said", "cpu"), [(0.25, 0.25), (None, None), (-1.0, None), ("x", None), ({}, None)])
-def test_what_a_rank_uses_of_a_cpu_is_a_number(said: object, cpu: float | None) -> None:
-    notes = {"unhang-live": 1, "ranks": [{"rank": 0, "pid": 7, "state": "running", "cpu": said}]}
-    assert [part.cpu for part in intake.states(json.dumps(notes).encode(), "x").parts] == [cpu]
+    assert ([(part.rank, part.process, part.cpu) for part in one.parts], one.size, one.why) == expected

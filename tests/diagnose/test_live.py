@@ -216,10 +216,8 @@ def test_stacks_are_taken_twice_and_no_python_imports_from_a_working_directory_o
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
-def sent(name: str, data: bytes, *, checksum: int | None = None) -> str:
-    checksum = zlib.crc32(data) if checksum is None else checksum
-    body = base64.b64encode(zlib.compress(data)).decode()
-    return f"@unhang begin {name}\n@unhang data {body}\n@unhang end {checksum:08x}\n"
+def sent(name: str, data: bytes) -> str:
+    return f"@unhang begin {name}\n@unhang data {base64.b64encode(zlib.compress(data)).decode()}\n@unhang end\n"
 
 
 OTHERS = "its ranks are of other jobs: 10.0.0.1:29500"
@@ -242,7 +240,7 @@ RANKS = json.dumps({"unhang-live": 1, "size": 2, "ranks": [{"rank": 0, "state": 
         (sent("w/stacks/rank_1.py", b"x"), "a file was refused"),
         (sent("w/dumps/rank_1", b"") + sent("w/dumps/rank_1/rank_2", b"x"), "a file was refused"),
         (sent("v/ranks.json", b'{"unhang-live": 1}') + "@unhang note no list\n", "no list"),
-        (sent("w/dumps/rank_1", b"x", checksum=1), "a file came damaged: rank_1"),
+        (sent("w/dumps/rank_1", b"x").replace("eQB5", "eQB4"), "a file came damaged: rank_1"),
         ("@unhang begin w/dumps/rank_1\n@unhang data %%%\n@unhang end 0\n", "a file came damaged: rank_1"),
         (sent("w/dumps/rank_1", bytes(1 << 21)), "a file is too large: rank_1"),
         ("@unhang begin w/dumps/rank_1\n", "a file arrived incomplete: rank_1"),

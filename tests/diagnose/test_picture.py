@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,48 +68,35 @@ def test_each_rank_leads_to_its_stack_and_nothing_of_a_file_acts(tmp_path: Path,
     assert len(text) < 2_000 * ranks + 20_000
 
 
-def test_stacks_alone_have_no_times(tmp_path: Path) -> None:
-    page = Page(drawn(pictured.write(tmp_path / "job", 4, late=0, dumps=False)))
+def test_stacks_alone_have_no_times_and_a_page_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pictured.write(tmp_path / "job", 4, late=0, dumps=False)
+    page = Page(drawn(folder))
     assert "No file says when" in page.text
     assert "step (train.py:12)" in page.text
     assert "svg" not in page.names
-
-
-def test_a_page_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture, "_STACKS", 10)
-    page = Page(drawn(pictured.write(tmp_path / "job", 4, late=0, dumps=False)))
-    assert page.text.count("The stacks are left out") == 1, "the first ones are shown"
-
-
-START = 1_790_000_000_000_000_000
+    assert Page(drawn(folder)).text.count("The stacks are left out") == 1, "the first ones are shown"
 
 
 def test_the_newest_entries_with_what_is_not_done(tmp_path: Path) -> None:
     entries = [recorder_dumps.entry(number) for number in range(30)]
     entries += [recorder_dumps.entry(30, state="started"), recorder_dumps.entry(31, state="scheduled")]
-    recorded = recorder_dumps.dump(entries)
-    (tmp_path / "rank_1").write_bytes(recorder_dumps.as_pickle(recorded))
-    old = recorder_dumps.dump(entries[:4])
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/rank_1.json").write_bytes(recorder_dumps.as_json(old))
+    (tmp_path / "rank_1").write_bytes(recorder_dumps.as_pickle(recorder_dumps.dump(entries)))
+    (tmp_path / "old-rank_1.json").write_bytes(recorder_dumps.as_json(recorder_dumps.dump(entries[:4])))
     (tmp_path / "rank_1.txt").write_text('Process 7: python\n\nThread 1 (idle): "MainThread"\n    step (train.py:12)\n')
-    (tmp_path / "rank_2").write_bytes(b"\x80\x02broken")
     job = intake.read([str(tmp_path)], progress.silent)
     found = job.ranks[1].recent
     assert ([*job.ranks], len(found)) == ([1], recorder.RECENT)
     done, started, scheduled = found[-3:]
-    assert done == Recent("default_pg", "all_reduce", 30, START + 29_000, START + 29_000, waits=False)
+    at = 1_790_000_000_000_029_000
+    assert done == Recent("default_pg", "all_reduce", 30, at, at, waits=False)
     assert [(one.sequence, one.waits) for one in (started, scheduled)] == [(31, True), (32, True)]
 
 
 def test_entries_without_a_time_a_group_or_a_number_are_left_out() -> None:
     whole = recorder_dumps.entry(0)
-    for key, value in (
-        ("time_created_ns", -1),
-        ("time_created_ns", "x"),
-        ("process_group", []),
-        ("collective_seq_id", None),
-    ):
-        assert not [*recorder._recent([whole | {key: value}], ())]
-    (odd,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}], ())
-    assert (odd.group, odd.kind) == ("group 0", "")
+    values: dict[str, list[Any]] = {"time_created_ns": [-1, "x"], "process_group": [[]], "collective_seq_id": [None]}
+    for key, odds in values.items():
+        assert not [made for odd in odds for made in recorder._recent([whole | {key: odd}], ())]
+    (bare,) = recorder._recent([whole | {"profiling_name": 7, "process_group": ["0", "undefined"]}], ())
+    assert (bare.group, bare.kind) == ("group 0", "")

@@ -1,6 +1,7 @@
 """Made-up evidence of hung jobs, as NCCL's dumps, py-spy and logs give it."""
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import NamedTuple
 
 from unhang.diagnose.evidence import Frame, Group, Job, Message, Operation, Rank, Stack
@@ -51,9 +52,8 @@ def issued(
     """Return a collective of one input. ``job`` fills in the rank."""
     inputs = (tuple(sizes),)
     out = inputs if outputs is None else (tuple(outputs),)
-    return Operation(
-        -1, group, number, kind, inputs, out, (dtype,), done=done, frames=frames(*at), source="dump: entry 1"
-    )
+    source, elements = "dump: entry 1", prod(sizes)
+    return Operation(-1, group, number, kind, inputs, out, (dtype,), elements, done, frames(*at), source)
 
 
 def rank(*operations: Operation, at: Sequence[str] = (), lines: Iterable[Message] = (), recorded: bool = True) -> Rank:

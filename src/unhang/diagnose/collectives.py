@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
 from unhang.diagnose.evidence import Group, Job, Operation
@@ -39,13 +38,6 @@ class Meeting(NamedTuple):
         return not (self.is_open or self.absent or self.differ)
 
 
-def elements(operation: Operation) -> int | None:
-    """Return how many elements the inputs of an operation have; None if that is not known."""
-    if operation.elements is not None or operation.inputs is None:
-        return operation.elements
-    return sum(map(prod, operation.inputs))
-
-
 def differences(operations: Iterable[Operation]) -> frozenset[str]:
     """Return in what collectives of one number differ that must not: `operation`, `size`, `dtype`."""
     known = [one for one in operations if one.kind]
@@ -53,7 +45,7 @@ def differences(operations: Iterable[Operation]) -> frozenset[str]:
         return frozenset({"operation"})
     if not known or known[0].kind not in _EVEN:
         return frozenset()
-    sizes = {size for one in known if (size := elements(one)) is not None}
+    sizes = {one.elements for one in known if one.elements is not None}
     dtypes = {one.dtypes for one in known if one.dtypes}
     return frozenset(name for name, values in (("size", sizes), ("dtype", dtypes)) if len(values) > 1)
 
@@ -64,7 +56,7 @@ def sides(operations: Iterable[Operation]) -> list[tuple[int, ...]]:
     What a source does not say may be anything: a rank that may be on several sides is on none.
     """
     found: dict[tuple[object, ...], list[int]] = {}
-    told = [((one.kind or None, elements(one), one.dtypes or None), one.rank) for one in operations]
+    told = [((one.kind or None, one.elements, one.dtypes or None), one.rank) for one in operations]
     for key, rank in sorted(told, key=lambda one: one[0].count(None)):
         alike = [it for it in found if all(a is None or b is None or a == b for a, b in zip(key, it))]
         if len(alike) < 2:
@@ -109,18 +101,17 @@ def meetings(job: Job) -> tuple[Meeting, ...]:
                 known[name][one.sequence][number] = one
             elif not one.done:
                 single.append(Meeting(one.group, one.sequence, {number: one}))
-    all_ = everybody(job)
     found = []
     for numbers in known.values():
         differ = {number: differences(issued.values()) for number, issued in numbers.items()}
         apart = [number for number, names in differ.items() if names]
         waits = [number for number, issued in numbers.items() if any(not one.done for one in issued.values())]
         for number in sorted({min(it) for it in (apart, waits) if it}):
-            found.append(_meeting(job, number, numbers, all_)._replace(differ=differ[number]))
+            found.append(_meeting(job, number, numbers, differ[number]))
     return (*found, *single)
 
 
-def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]], all_: set[int]) -> Meeting:
+def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation]], differ: frozenset[str]) -> Meeting:
     issued = numbers[number]
     group = max((one.group for one in issued.values()), key=lambda one: (len(one.members), one.name, one.description))
     group = job.groups.get(group.name) or group
@@ -132,17 +123,16 @@ def _meeting(job: Job, number: int, numbers: Mapping[int, Mapping[int, Operation
         if (count := one.counts.get(group.name)) and count.shared and count.enqueued > 0:
             newest[rank] = max(count.enqueued, newest.get(rank, 0))
     recorded = {rank for rank, one in job.ranks.items() if one.recorded}
-    members = {*group.members} or (all_ if group.description == "default_pg" else set())
-    behind = {rank for rank in (members or newest) if rank in recorded and newest.get(rank, 0) < number}
-    if not members and not behind and not differences(issued.values()):
+    own = members(job, group)
+    behind = {rank for rank in (own or newest) if rank in recorded and newest.get(rank, 0) < number}
+    if not (own or behind or differ):
         behind = _candidates(job, group, recorded - newest.keys())
-    unseen = bool((members or all_) - recorded) or not (group.members or job.size)
+    unseen = bool((own or everybody(job)) - recorded) or not (group.members or job.size)
     passed = any(sequence >= number and rank not in issued for rank, sequence in newest.items())
     # nobody is done with an all-reduce before all have come to the same: gloo tells late who else is done
-    is_met = any(one.done and one.kind in _EVEN - ONE_SIDED for one in issued.values())
-    is_met = is_met and not differences(issued.values())
+    is_met = not differ and any(one.done and one.kind in _EVEN - ONE_SIDED for one in issued.values())
     is_open = (unseen or passed) and not is_met
-    return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), is_open)
+    return Meeting(group, number, dict(sorted(issued.items())), tuple(sorted(behind)), is_open, differ)
 
 
 def _candidates(job: Job, group: Group, unused: Collection[int]) -> set[int]:

@@ -1,11 +1,8 @@
 """What the ranks of this node are at: stacks and NCCL's RAS, twice, and the recorder's dumps.
 
-This file is all that a node of a job is sent. Any Python from 3.8 on runs it there, and it needs the standard library
-alone. It changes nothing of the job: it reads /proc, runs py-spy, which only reads memory, and asks for the recorder's
-dumps where the job is set up to write them. It ends by itself, and what it takes is bounded.
-
-What it has taken goes to stdout, each file as a line `@unhang begin NAME`, lines of base64 of zlib, and a line with the
-checksum: launchers put labels before lines and other text between them.
+This file is all that a node of a job is sent. Any Python from 3.8 on runs it, with the standard library alone. It
+changes nothing of the job, ends by itself, and what it takes is bounded. That goes to stdout, each file as a line
+`@unhang begin NAME`, lines of base64 of zlib, and one at the end: launchers put labels and other text between them.
 """
 
 from __future__ import annotations
@@ -66,10 +63,9 @@ class Found(NamedTuple):
 
 
 def ranks(processes: Collection[Process]) -> tuple[Found, ...]:
-    """Return the ranks among the processes of a node, in ascending order.
+    """Return the ranks among the processes of a node, in ascending order; of two processes of one rank the older one.
 
-    A launcher is none, even with a rank in its environment, and neither is what a rank has started itself, such as the
-    workers of a data loader. Of two processes of one rank the older one counts.
+    A launcher is none, even with a rank in its environment, nor what a rank has started itself, as a loader's worker.
     """
     by_pid = {process.pid: process for process in processes}
     ranked = {process.pid: process for process in processes if process.torch and _rank(process)[1] >= 0}
@@ -121,21 +117,19 @@ def name_of(job: str) -> str:
 
 def processes() -> Iterator[Process]:
     """Yield the processes that this user may look at; none where there is no /proc."""
-    for pid in filter(str.isdecimal, os.listdir(_PROC) if os.path.isdir(_PROC) else ()):
+    for pid in map(int, filter(str.isdecimal, os.listdir(_PROC) if os.path.isdir(_PROC) else ())):
         try:
-            status = _status(int(pid))
-            environment = _parts(_read(f"{_PROC}/{pid}/environ"))
+            status = _status(pid)
+            told = _parts(_read(f"{_PROC}/{pid}/environ"))
             torch = b"/libtorch" in _read(f"{_PROC}/{pid}/maps")
         except (OSError, ValueError, IndexError):  # it has ended, or is another user's
             continue
         present, network = {}, ""
         with suppress(OSError):
-            present = _present(int(pid)) if torch else {}
+            present = _present(pid) if torch else {}
             network = re.sub(r"\D", "", os.readlink(f"{_PROC}/{pid}/ns/net"))
-        yield Process(
-            int(pid), int(status[1]), {**environment, **present}, torch, bool(present) or not torch,
-            int(status[19]), network,
-        )  # fmt: skip
+        readable = bool(present) or not torch
+        yield Process(pid, int(status[1]), {**told, **present}, torch, readable, int(status[19]), network)
 
 
 def number(process: Process, name: str) -> int:
@@ -179,10 +173,7 @@ _GIVEN = re.compile(r"(?m)^ +(?:global_)?(rank|world_?size|nprocs): (\d{1,7})$")
 
 
 def told_by_arguments(found: Sequence[Process]) -> tuple[Process, ...]:
-    """Return processes, and what multiprocessing has started and given a rank, as if that were in its environment.
-
-    py-spy tells the arguments; nothing of them but these numbers is kept.
-    """
+    """Return processes, and what multiprocessing has given a rank, by py-spy, as if that were in its environment."""
     by_pid = {one.pid: one for one in found}
     started = [one for one in found if one.torch and one.parent in by_pid and by_pid[one.parent].torch]
     asked = [one for one in started if all(_rank(it)[1] < 0 for it in (one, *_above(one, by_pid)))]
@@ -209,8 +200,6 @@ def _arguments(text: str, process: Process) -> dict[str, str]:
     return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address or f"pid{process.parent}"}
 
 
-# --- the environment that a process has now
-#
 # /proc/PID/environ has what a process was started with. Ray's workers get their rank in os.environ, once they run, and
 # write their title over what /proc shows. The C library's variable `environ` has all of it, in memory.
 
@@ -252,10 +241,7 @@ def _symbol(path: str, start: int) -> Iterator[int]:
     with os.fdopen(plain, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         if image[:6] != b"\x7fELF\2\1":
             return
-        kind, sections, size, count = (
-            *struct.unpack_from("<H", image, 16), *struct.unpack_from("<Q", image, 40),
-            *struct.unpack_from("<HH", image, 58),
-        )  # fmt: skip
+        kind, sections, size, count = struct.unpack_from("<H22xQ10xHH", image, 16)
         headers = [struct.unpack_from("<IIQQQQIIQQ", image, sections + size * index) for index in range(count)]
         for _, section, _, _, offset, length, link, *_ in headers:
             if section != 11:  # the symbols that a dynamic linker sees
@@ -271,9 +257,8 @@ def py_spy(pid: int = 0) -> str | None:
     places = [os.environ.get("PATH"), os.path.dirname(sys.executable)]
     with suppress(OSError):
         if pid and os.stat(f"{_PROC}/{pid}").st_uid == os.geteuid():  # root runs nothing of another user's
-            torch = re.search(
-                r" (/\S+)/lib(?:64)?/python3[.\d]*/\S+/libtorch", os.fsdecode(_read(f"{_PROC}/{pid}/maps"))
-            )
+            maps = os.fsdecode(_read(f"{_PROC}/{pid}/maps"))
+            torch = re.search(r" (/\S+)/lib(?:64)?/python3[.\d]*/\S+/libtorch", maps)
             # in a container, others may have files here that have its names
             if torch and os.path.samefile(f"{_PROC}/{pid}/root{torch[1]}/bin", f"{torch[1]}/bin"):
                 places.append(f"{torch[1]}/bin")
@@ -313,10 +298,7 @@ def state_of(pid: int) -> str:
 
 
 def used(pid: int) -> tuple[float, float]:
-    """Return the time, and the seconds of a CPU that the main thread of a process has used; NaN if it is gone.
-
-    py-spy calls each thread active whose number it does not know, as in a container that is seen from outside.
-    """
+    """Return the time, and the seconds of a CPU that the main thread of a process has used; NaN if it is gone."""
     with suppress(OSError, ValueError, IndexError):
         return time.monotonic(), sum(map(int, _status(f"{pid}/task/{pid}")[11:13])) / os.sysconf("SC_CLK_TCK")
     return time.monotonic(), float("nan")
@@ -331,15 +313,10 @@ def share(before: tuple[float, float], after: tuple[float, float]) -> float | No
 def _pipe(rank: Found, process: Process) -> bool:
     """Ask a rank for its dump by the pipe that torch reads; return whether it was asked."""
     stem = process.environment.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    if not stem:
-        return False
-    with suppress(OSError):
-        path = _inside(rank.pid, f"{stem}{rank.rank}.pipe")
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # fails where nobody reads it
-        try:
-            return stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1") == 1
-        finally:
-            os.close(pipe)
+    path = _inside(rank.pid, f"{stem}{rank.rank}.pipe") if stem else ""
+    # it cannot be opened where nobody reads it
+    with suppress(OSError), os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", 0) as pipe:
+        return stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode) and pipe.write(b"1") == 1
     return False
 
 
@@ -417,12 +394,11 @@ def ras(address: str) -> bytes:
 
 
 def asked(found: Collection[Found], by_pid: Mapping[int, Process]) -> dict[str, bytes]:
-    """Return what RAS says of each job here. All processes share one port, so where there are several jobs it has to
-    name a rank of the job; in another container's network it cannot be reached.
-    """
+    """Return what RAS says of each job here: several share one port, so that it has to name a rank of the job then."""
     jobs: dict[str, tuple[str, dict[int, int]]] = {}
     for one in found:
         with suppress(OSError):  # it has ended meanwhile
+            # in another container's network it cannot be reached
             if by_pid[one.pid].network == re.sub(r"\D", "", os.readlink(f"{_PROC}/self/ns/net")):
                 inside = re.search(rb"(?m)^NSpid:.*?(\d+)$", _read(f"{_PROC}/{one.pid}/status"))
                 address = by_pid[one.pid].environment.get("NCCL_RAS_ADDR") or "localhost:28028"
@@ -445,23 +421,12 @@ def _send(name: str, data: bytes) -> None:
     _say("begin", name)
     for at in range(0, len(packed), _LINE):
         _say("data", base64.b64encode(packed[at : at + _LINE]).decode())
-    _say("end", f"{zlib.crc32(data):08x}")
+    _say("end")
 
 
-def census(
-    here: Collection[Found],
-    by_pid: Mapping[int, Process],
-    state: Mapping[int, str],
-    notes: Sequence[str],
-    cpu: Mapping[int, float | None] = {},
-) -> bytes:
-    """Return what is known of the ranks of one job on this node: who is there or gone, in which state, and of how many.
-
-    ``state`` and ``cpu``, the share of a CPU that the main thread uses, are by pid.
-    """
-    rows: list[dict[str, object]] = [
-        {"rank": one.rank, "pid": one.pid, "state": state[one.pid], "cpu": cpu.get(one.pid)} for one in here
-    ]
+def census(here: Mapping[Found, Mapping[str, object]], by_pid: Mapping[int, Process], notes: Sequence[str]) -> bytes:
+    """Return what is known of the ranks of one job on this node, given what was seen of those that are found."""
+    rows: list[dict[str, object]] = [{"rank": one.rank, "pid": one.pid, **seen} for one, seen in here.items()]
     started: set[int] = set()
     for one in here:  # torchrun numbers the ranks of a node in a row, and mpirun may deal them out in turn
         node, local, size = (number(by_pid[one.pid], it) for it in ("GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"))
@@ -512,18 +477,18 @@ def _take(found: Sequence[Found], by_pid: Mapping[int, Process], again: float, n
     after, second = {pid: used(pid) for pid in pids}, _stacks(program, pids, "second", notes)
     for world, said in (asked(found, by_pid) if answers else {}).items():
         answers[world] = answers.get(world, b"") + b"\n" + said
-    cpu = {pid: share(before[pid], after[pid]) for pid in pids}
     for pid in pids:
         now = state_of(pid)
         states[pid] = "running" if now == "stopped" != states[pid] else now
     for world in sorted({one.world for one in found}):
-        here = [one for one in found if one.world == world]
-        for one in here:
+        here: dict[Found, dict[str, object]] = {}
+        for one in (one for one in found if one.world == world):
+            here[one] = {"state": states[one.pid], "cpu": share(before[one.pid], after[one.pid])}
             if stacks := first.get(one.pid, b"") + second.get(one.pid, b""):
                 _send(f"{world}/stacks/rank_{one.rank}.txt", stacks)
         if world in answers:
             _send(f"{world}/ras.txt", answers[world])
-        _send(f"{world}/ranks.json", census(here, by_pid, states, notes[:100], cpu))
+        _send(f"{world}/ranks.json", census(here, by_pid, notes[:100]))
 
 
 def _stacks(program: str | None, pids: Sequence[int], which: str, notes: list[str]) -> dict[int, bytes]:

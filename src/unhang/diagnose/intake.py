@@ -81,18 +81,13 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
     """Return the size of each file, and the paths that are none."""
     sizes: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
-    wrong: list[job.Told] = []
-
-    def refused(error: OSError) -> None:
-        wrong.append(job.Told(os.fspath(error.filename), why=error.strerror or str(error)))
-
-    found: list[str] = []
+    wrong, refused, found = list[job.Told](), list[OSError](), list[str]()
     for path in paths:
-        before, walk = len(found) + len(wrong), os.walk(path, onerror=refused) if os.path.isdir(path) else ()
+        before, walk = len(found) + len(refused), os.walk(path, onerror=refused.append) if os.path.isdir(path) else ()
         found += sorted(os.path.join(parent, name) for parent, _, names in walk for name in names)
         if not os.path.isdir(path):
             found.append(path)
-        elif len(found) + len(wrong) == before:
+        elif len(found) + len(refused) == before:
             wrong.append(job.Told(path, why="it is a folder without files"))
     last: dict[str, int] = defaultdict(int)
     for attempt in filter(None, map(_ATTEMPT.match, found)):
@@ -101,7 +96,7 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
         try:
             status = os.stat(file)
         except OSError as error:
-            wrong.append(job.Told(file, why=error.strerror or str(error)))
+            refused.append(error)
             continue
         if not stat.S_ISREG(status.st_mode):
             wrong.append(job.Told(file, why="it is not a file"))
@@ -112,6 +107,7 @@ def files(paths: Sequence[str]) -> tuple[dict[str, int], list[job.Told]]:
         elif (status.st_dev, status.st_ino) not in seen:
             seen.add((status.st_dev, status.st_ino))
             sizes[file] = status.st_size
+    wrong += [job.Told(os.fspath(error.filename), why=error.strerror or str(error)) for error in refused]
     return sizes, wrong
 
 

@@ -133,10 +133,8 @@ def chosen(files: Iterable[tuple[str, Dump]]) -> tuple[dict[int, Dump], list[Unr
 
 
 def _of_one_time(dumps: Mapping[int, Dump], unread: list[Unread]) -> dict[int, Dump]:
-    """Return the dumps of the time that most of them are of; tell of the others.
-
-    No collective is done before all ranks of its group have begun it. The source of some broadcasts is done before, so
-    a few more are no evidence.
+    """Return the dumps of the time that most of them are of; tell of the others. No collective is done before all ranks
+    of its group have begun it, but for some broadcasts at their source: so a few more are no evidence.
     """
     left = dict(dumps)
 

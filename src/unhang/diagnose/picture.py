@@ -64,13 +64,10 @@ def _panels(ranks: Mapping[int, Rank], suspects: Mapping[int, str]) -> list[_Pan
     """Return the ranks that are at the same together: suspects first, then the most."""
     alike: dict[tuple[str, str, object], list[int]] = defaultdict(list)
     for number, rank in ranks.items():
-        paths = tuple((one.thread == MAIN, one.frames) for one in rank.stacks if one.thread == MAIN)
+        paths = tuple(one.frames for one in rank.stacks if one.thread == MAIN)
         alike[where.elsewhere(rank).doing, suspects.get(number, ""), paths].append(number)
     panels = [_Panel(tuple(same), doing, why, ranks[same[0]].stacks) for (doing, why, _), same in alike.items()]
     return sorted(panels, key=lambda one: (not one.why, -len(one.ranks), one.ranks))
-
-
-# --- ranks x time
 
 
 class _Drawn(NamedTuple):
@@ -195,9 +192,6 @@ def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / size:.3g} {unit}"
 
 
-# --- what each rank is at
-
-
 def _stacks(panels: Sequence[_Panel], job: Job) -> Iterator[str]:
     room = _STACKS
     for at, panel in enumerate(panels):
@@ -212,20 +206,17 @@ def _stacks(panels: Sequence[_Panel], job: Job) -> Iterator[str]:
         elif not panel.stacks:
             parts.append(_tag("p", "No file has the stacks."))
         else:
-            parts.append("".join(_threads(panel.stacks)))
+            parts.append(_threads(panel.stacks))
             room -= len(parts[-1])
         yield _tag("section", "".join(parts), class_="rank suspect" if panel.why else "rank") + "\n"
 
 
-def _threads(stacks: Sequence[Stack]) -> Iterator[str]:
-    """Yield the main thread, and the others behind a line to open."""
-    first, *others = sorted(stacks[:_THREADS], key=lambda one: one.thread != MAIN)
-    yield _frames(first)
-    if others:
-        yield _tag("details", _tag("summary", count(len(others), "more thread")) + "".join(map(_frames, others)))
-
-
-def _frames(stack: Stack) -> str:
-    lines = [f"{stack.thread[:200]}, {stack.source}"]
-    lines += [f"  {frame.function} ({frame.file}:{frame.line})"[:500] for frame in stack.frames[:_FRAMES]]
-    return _tag("pre", html("\n".join(lines)), tabindex=0)
+def _threads(stacks: Sequence[Stack]) -> str:
+    """Return the main thread, and the others behind a line to open."""
+    told = []
+    for stack in sorted(stacks[:_THREADS], key=lambda one: one.thread != MAIN):
+        lines = [f"{stack.thread[:200]}, {stack.source}"]
+        lines += [f"  {frame.function} ({frame.file}:{frame.line})"[:500] for frame in stack.frames[:_FRAMES]]
+        told.append(_tag("pre", html("\n".join(lines)), tabindex=0))
+    others = _tag("summary", count(len(told) - 1, "more thread")) + "".join(told[1:])
+    return told[0] + (_tag("details", others) if told[1:] else "")

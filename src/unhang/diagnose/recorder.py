@@ -1,8 +1,7 @@
 """Read a dump of torch's flight recorder: a pickle as NCCL's watchdog writes it, or JSON; formats 2.0 to 2.10.
 
-The formats differ little: see torch/csrc/distributed/c10d/FlightRecorder.hpp. A dump has some thousand entries with
-twenty frames each, and a job a thousand dumps. So each entry is looked at once, and only those that a diagnosis shows
-become records.
+The formats differ little: see torch/csrc/distributed/c10d/FlightRecorder.hpp. A job may have a thousand dumps of some
+thousand entries: each is looked at once, and only those that a diagnosis shows become records.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
 
     Raises ValueError, with the reason, if nothing of it can be read.
     """
-    loaded, broken = _pickle(data) if data[:1] == b"\x80" else _json(data)
+    loaded, broken = unpickled(data) if data[:1] == b"\x80" else _json(data)
     raw = loaded if isinstance(loaded, dict) else {}
     entries, config = raw.get("entries", []), raw.get("pg_config", {})  # JSON without any entries leaves the key out
     if not isinstance(entries, list) or not isinstance(config, dict) or not raw.keys() & {"entries", "pg_config"}:
@@ -85,8 +84,8 @@ def read(data: bytes, name: str, named: int | None) -> Dump:
         recorded=not broken,
         recent=tuple(_recent(entries, undone)),
     )
-    newest = entries[-1].get("time_created_ns") if entries else 0
-    return Dump(found, tuple(groups.values()), newest if _is_number(newest) else 0, broken)
+    newest = max(_count(entries[-1].get("time_created_ns")), 0) if entries else 0
+    return Dump(found, tuple(groups.values()), newest, broken)
 
 
 def _recent(entries: list[Any], undone: Collection[int]) -> Iterator[Recent]:
@@ -95,12 +94,11 @@ def _recent(entries: list[Any], undone: Collection[int]) -> Iterator[Recent]:
         raw = entries[at]
         number = "p2p_seq_id" if raw.get("is_p2p") is True else "collective_seq_id"
         group, sequence = raw.get("process_group"), raw.get(number)
-        times = [raw.get(key) for key in ("time_created_ns", "time_discovered_completed_ns")]
-        created, ended = (one if _is_number(one) else 0 for one in times)
-        if created and isinstance(group, (list, tuple)) and group and _is_number(sequence):
+        created, ended = (_count(raw.get(f"time_{what}_ns")) for what in ("created", "discovered_completed"))
+        if created > 0 and isinstance(group, (list, tuple)) and group and _is_number(sequence):
             name, label, title = map(_text, (group[0], group[-1], raw.get("profiling_name")))
             label = f"group {name}" if label in ("", "undefined") else label
-            kind, ended = title.partition(":")[2], max(ended, created) if ended else 0
+            kind, ended = title.partition(":")[2], max(ended, created) if ended > 0 else 0
             yield Recent(label[:_WORD], kind[:_WORD], sequence, created, ended, at in undone)
 
 
@@ -108,22 +106,41 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
-def _pickle(data: bytes) -> tuple[object, str]:
+class _Data:
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise ValueError(f"it names {module}.{name}{_NO_CODE}")
+
+
+class _Unpickler(_Data, pickle.Unpickler):
+    pass
+
+
+class _SlowUnpickler(_Data, pickle._Unpickler):
+    pass
+
+
+def unpickled(data: bytes) -> tuple[object, str]:
+    """Return what a pickle holds, made of plain data; of a dump that breaks off, its whole entries, and why it does.
+
+    Raises ValueError, with the reason, for a pickle that is broken, or names anything to import. A hostile one can
+    still ask for memory or time without end: call this in a process that has limits.
+    """
     try:
-        return unpickled(data), ""
-    except ValueError as error:
-        if not str(error).endswith(_NO_CODE) and (whole := _begun(data)):
-            return whole, f"it breaks off: {error}"
+        return _Unpickler(BufferedReader(BytesIO(data), _AHEAD)).load(), ""
+    except MemoryError:
         raise
+    except Exception as error:  # on broken data it raises nearly anything
+        why = str(error) or type(error).__name__
+    if not why.endswith(_NO_CODE) and (begun := _begun(data)):
+        return begun, f"it breaks off: {why}"
+    raise ValueError(why)
 
 
 def _begun(data: bytes) -> dict[str, Any]:
-    """Return what a pickled dump that breaks off has up to its last whole entry; empty if there is none.
-
-    Python's own unpickler, which is slow, can be asked where it is: on its stacks lie the items of each dictionary and
-    list that it has begun, and a dictionary stays empty until all of its items are read.
+    """Return the entries before a break; empty if there are none. Python's own unpickler tells where it is: on its
+    stacks lie the items of what it has begun, and a dictionary stays empty until all of its items are read.
     """
-    unpickler = _Begun(BytesIO(data))
+    unpickler = _SlowUnpickler(BytesIO(data))
     with suppress(Exception):
         unpickler.load()
     begun = [*unpickler.metastack, unpickler.stack, []]  # type: ignore[attr-defined]
@@ -286,25 +303,20 @@ def _counts(raw: Mapping[str, Any], groups: dict[str, Group], scan: _Scan, waiti
 def _status(status: object, groups: dict[str, Group], scan: _Scan) -> dict[str, dict[str, object]]:
     """Return the recorder's own status of each group, by name; it has the numbers that the process gives its groups.
 
-    Entries say both. The groups without one are those in which all is done: names and numbers ascend together, and
-    both list the groups that are in use, so that with as many of each they go together.
+    Entries say both. For groups without one: names and numbers ascend together, if there are as many of each.
     """
     by_id = {str(key): one for key, one in status.items() if isinstance(one, dict)} if isinstance(status, dict) else {}
     names = {str(number): group for group, number in scan.ids.items()}
-    if len(by_id) == len(groups) and all(map(_is_decimal, (*by_id, *groups))):
+    if len(by_id) == len(groups) and all(_count(one) >= 0 for one in (*by_id, *groups)):
         ascending = dict(zip(sorted(by_id, key=int), sorted(groups, key=int)))
         if all(ascending.get(key, name) == name for key, name in names.items()):
             names = ascending
     return {name: by_id[key] for key, name in names.items() if key in by_id}
 
 
-def _is_decimal(text: str) -> bool:
-    return len(text) < 18 and text.isascii() and text.isdecimal()
-
-
 def _count(value: object) -> int:
     """Return a count, which JSON has as a text; -1 for none."""
-    if isinstance(value, str) and _is_decimal(value):
+    if isinstance(value, str) and len(value) < 18 and value.isascii() and value.isdecimal():
         value = int(value)
     return value if _is_number(value) else -1
 
@@ -377,30 +389,3 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...] | None:
     if not isinstance(value, list) or not all(isinstance(one, list) and all(map(_is_number, one)) for one in value):
         return None
     return tuple(map(tuple, value))
-
-
-class _Data:
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(f"it names {module}.{name}{_NO_CODE}")
-
-
-class _Unpickler(_Data, pickle.Unpickler):
-    pass
-
-
-class _Begun(_Data, pickle._Unpickler):
-    pass
-
-
-def unpickled(data: bytes) -> object:
-    """Return what a pickle holds, made of dictionaries, lists, tuples, strings and numbers.
-
-    Raises ValueError, with the reason, for a pickle that is broken, breaks off, or names anything to import. A hostile
-    one can still ask for memory or time without end: call this in a process that has limits.
-    """
-    try:
-        return _Unpickler(BufferedReader(BytesIO(data), _AHEAD)).load()
-    except MemoryError:
-        raise
-    except Exception as error:  # on broken data it raises nearly anything
-        raise ValueError(str(error) or type(error).__name__) from None

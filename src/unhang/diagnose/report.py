@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from unhang import __version__, gate
 from unhang.diagnose import fixes, statements
 from unhang.diagnose.evidence import Job, Statement
-from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Standing
 from unhang.diagnose.known import Answer, Diagnosis
 from unhang.diagnose.one_job import SAME
@@ -63,9 +62,7 @@ def warnings(job: Job) -> list[str]:
     """
     files: dict[str, list[str]] = defaultdict(list)
     twice = [item for item in job.unread if SAME in item.why]
-    for item in job.unread:
-        if len(twice) > 1 and SAME in item.why:
-            continue
+    for item in (item for item in job.unread if len(twice) < 2 or SAME not in item.why):
         files[f"{'read in part: ' if item.partly else ''}{item.why}"].append(item.file)
     for file in job.unranked:
         files[_UNRANKED].append(file)
@@ -245,8 +242,11 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         yield "  The code here has this defect too, but something else explains the hang first:"
     yield from (f"    {gate.line(line)}" for line in answer.before[:_MOST])
     yield from _places(answer.places, report.diagnosis.facts.job, "  ")
-    if is_open := _open(report.diagnosis.facts):
-        yield f"    {is_open}"
+    job, unseen = report.diagnosis.facts.job, report.diagnosis.facts.unseen
+    if unseen:
+        yield f"    nothing came from {job.called(unseen)}: this is so if these do not wait there too"
+    elif job.size is None:
+        yield "    this is so if these are all ranks"
     yield f"  more about it: {explain(answer.fix)}"
     for place in stands:
         why = f" ({place.detail})" if place.detail else ""
@@ -260,13 +260,6 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
         yield f"  what decides: {answer.question} It takes {fix.manifest['signature']['setting']}."
     if answer.answer == "known" and fixes.is_curable(stands):
         yield "  then start the job again"
-
-
-def _open(facts: Facts) -> str:
-    """Return what an answer rests on where not every rank has left something; else nothing."""
-    if facts.unseen:
-        return f"nothing came from {facts.job.called(facts.unseen)}: this is so if these do not wait there too"
-    return "" if facts.job.size is not None else "this is so if these are all ranks"
 
 
 def _next(found: Diagnosis, more: str) -> str:

@@ -59,10 +59,8 @@ _NO_RANK = tuple(one.split() for one in LISTS["no-rank"])
 class Thread:
     """One thread of a dump, while its frames are read."""
 
-    def __init__(
-        self, name: str, idle: bool | None, source: str, *, gil: bool = False, outermost_first: bool = False
-    ) -> None:
-        self.name, self.idle, self.source, self.gil, self._outermost_first = name, idle, source, gil, outermost_first
+    def __init__(self, name: str, idle: bool | None, source: str, *, gil: bool = False, inverted: bool = False) -> None:
+        self.name, self.idle, self.source, self.gil, self._is_inverted = name, idle, source, gil, inverted
         self.frames: list[Frame] = []
         self.native: list[str] = []
         self.names: list[str] = []  # the innermost native functions that say more than that it waits, known or not
@@ -73,7 +71,7 @@ class Thread:
         if isinstance(frame, Frame) and len(self.frames) < _FRAMES:
             if not self.frames and frame.function.startswith("nccl") and native(frame.function):
                 self.native.append(frame.function)
-            self.frames.insert(0 if self._outermost_first else len(self.frames), frame)
+            self.frames.insert(0 if self._is_inverted else len(self.frames), frame)
         elif isinstance(frame, str) and not self.frames and len(self.native) < _FRAMES:
             self.native.append(frame)
 
@@ -120,7 +118,7 @@ class Collector:
                 self._process(f"process {len(self.processes) + 1}")
             self._begin(key, Thread(found[3] or f"thread {key}", is_idle, source, gil=gil))
         elif found := _PYSTACK.match(text):
-            self._begin(found[1], Thread("", None, source, outermost_first=True))
+            self._begin(found[1], Thread("", None, source, inverted=True))  # the outermost first
         elif found := _FAULT.match(text):
             if not (found[1] or not self._is_gdb or self._thread is None):  # gdb's py-bt, below its thread
                 return True
@@ -219,23 +217,18 @@ class Collector:
 
 
 def _main(threads: Sequence[Thread]) -> Thread | None:
-    """Return the main thread of a process: the one of that name, else that of a dump of faulthandler.
+    """Return the main thread of a process: the one of that name, else the last of faulthandler's that nobody started.
 
-    CPython lists the newest thread first, so the main one is the last; only a started thread has a bootstrap, which is
-    missing where a stack has more than 100 frames.
+    A started thread has a bootstrap, unless its stack has more than 100 frames; CPython lists the newest one first.
     """
     if named := [thread for thread in threads if thread.name == MAIN]:
         return named[0]
-    fault = [
-        thread
-        for thread in threads
-        if thread.idle is None and not any(frame.function.endswith("_bootstrap") for frame in thread.frames)
-    ]
+    fault = [thread for thread in threads if thread.idle is None and not is_helper(thread)]
     outermost = [thread for thread in fault or threads if thread.frames and thread.frames[-1].function == "<module>"]
     return next(reversed(outermost or fault), None)
 
 
-def is_helper(stack: Stack) -> bool:
+def is_helper(stack: Stack | Thread) -> bool:
     """Return whether a thread was started by Python, beside the main one, which is not there: the text is cut."""
     return any(frame.function.rpartition(".")[2] == "_bootstrap" for frame in stack.frames[-3:])
 

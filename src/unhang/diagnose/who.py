@@ -335,7 +335,7 @@ def _in_what(facts: Facts) -> dict[int, str]:
             if went_on and meeting.differ <= {"size", "dtype"}:
                 why += f"; {went_on} went on, with numbers that are wrong from there"
             if meeting.differ == {"size"}:  # who is past it issued the least
-                least = min(sides, key=lambda side: collectives.elements(meeting.operations[side[0]]) or 0)
+                least = min(sides, key=lambda side: meeting.operations[side[0]].elements or 0)
                 sides = [(*side, *past) if side == least else side for side in sides]
             named = _minority(sides, why)
             if len(named) == sum(map(len, sides)):
@@ -349,7 +349,7 @@ def _in_what(facts: Facts) -> dict[int, str]:
 
 def _apart(name: str, operations: Collection[Operation]) -> str:
     """Return in what operations differ: ``128 against 192 elements``."""
-    sizes = sorted({size for one in operations if (size := collectives.elements(one)) is not None})
+    sizes = sorted({one.elements for one in operations if one.elements is not None})
     words = sorted({", ".join(one.dtypes or ()) if name == "dtype" else one.kind for one in operations} - {""})
     several = " against ".join(map(str, (sizes if name == "size" else words)[:_FEW]))
     return f"{several} elements" if name == "size" else several
@@ -412,7 +412,7 @@ def _of_ends(facts: Facts, pairs: Mapping[tuple[int, int], tuple[Operation, str]
 
 
 def _load(operation: Operation) -> str:
-    return f"{collectives.elements(operation)} {', '.join(operation.dtypes or ())}".rstrip()
+    return f"{operation.elements} {', '.join(operation.dtypes or ())}".rstrip()
 
 
 def _in_number(facts: Facts) -> dict[int, str]:
