@@ -1,0 +1,302 @@
+"""trl: the weights that vLLM samples with in each generation, beside those that the trainer has then.
+
+Real are a turn of the trainer, ``VLLMGeneration`` with its sync of the weights, and the rollouts of OpenEnv. vLLM needs
+a GPU: a stand-in does what its documentation says. What else the modules import takes no part, and is one, too. Of
+DeepSpeed's ZeRO-3, all ranks gather a weight for a sync: so does the stand-in, by a real collective.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..cases import DIFFERS, HUNG, PASSED, Case, Topology
+from ..ranks.around import Around, any_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+
+_ENGINE, _OPENENV = "trl.generation.vllm_generation", "trl.experimental.openenv.utils"
+_TRAINERS = {kind: f"trl.trainer.{kind.lower()}_trainer" for kind in ("GRPO", "RLOO")}
+_AROUND = (
+    "trl",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "huggingface_hub",
+    "pandas",
+    "jinja2",
+    "requests",
+    "peft",
+    "vllm",
+)
+_GENERATE, _SYNC, _TURN = "VLLMGeneration.generate", "VLLMGeneration.sync_weights", "Trainer._generate_single_turn"
+_ROLLOUT = "_generate_rollout_completions_colocate"
+_LOST, _UNSENT = -99.0, 7.0
+"""A weight after a sleep at level 2; and one that only the checkpoint has, not the trainer."""
+
+
+def _case(name: str, *steps: int, core: bool = False, ranks: int = 1, job: str = "GRPO", **more: Any) -> Case:
+    """Return a case: the steps that the optimizer has done before each generation, of each rank if it says so."""
+    functions = {"OpenEnv": [_ROLLOUT], "sync": [_SYNC]}.get(job, [_GENERATE, f"{job}{_TURN}"])
+    is_wrong = more.setdefault("sleeps", True)
+    more |= {
+        "steps": steps,
+        "job": job,
+        "of": functions,
+        "may_pass": is_wrong,
+    }  # up to 0.27, a step's first one is right
+    return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if is_wrong else (PASSED, "")), more, core)
+
+
+CASES = (
+    _case("each-step", 0, 1, 2, 3, core=True),
+    _case("evaluation", 1, 1, 2, 2, core=True),
+    _case("resumed", 10, 20, 20),
+    _case("rloo", 1, 1, 2, job="RLOO", core=True),
+    _case("openenv", 0, 1, 1, job="OpenEnv", core=True),
+    _case("zero3-2", 0, 1, 1, ranks=2, is_sharded=True, core=True),
+    _case("tensor-parallel-2", 0, 1, 1, ranks=2, is_parallel=True),
+    _case("turns-2", 1, 1, 2, ranks=2, turns=(3, 1), core=True),
+    _case("awake", 0, 1, 1, sleeps=False, core=True),
+    _case("turns-zero3-2", 1, 1, 2, ranks=2, turns=(3, 1), is_sharded=True)._replace(patched=HUNG),
+)
+GRID = [
+    *CASES[:-1],
+    _case("no reload, as on an NPU", 0, 1, 1, is_npu=True),
+    _case("two ranks of OpenEnv", 0, 1, 1, job="OpenEnv", ranks=2, is_parallel=True),
+    *(_case(f"{job}, awake", 0, 1, 1, job=job, sleeps=False) for job in ("RLOO", "OpenEnv")),
+    _case("a sync, awake", 0, 1, 2, job="sync", sleeps=False),
+    _case("a sync, and one more", 0, 1, 2, job="sync", again=1),
+    _case("what no sync sends", 0, 1, 2, job="sync", beyond=True),
+]
+HELD = {r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights"}
+YOURS = CASES[1]._replace(name="yours", core=False)
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Return what the user of such a job sets."""
+    given = case.options
+    return {
+        **{"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": given["sleeps"]},
+        **{"version trl": "1.9.2", "a step generates more than once": True},
+        "ranks differ in their turns under FSDP or ZeRO-3": "turns" in given and "is_sharded" in given,
+    }
+
+
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether a function lets the weights sleep at level 2, or sends them."""
+    return function.name == "sync_weights" or "sleep(level=2)" in ast.unparse(function)
+
+
+def prepare() -> None:
+    """Import what is real among stand-ins, and give it those of vLLM and DeepSpeed."""
+    real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
+    sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
+    for name in [it for it in sys.modules if it.partition(".")[0] in _AROUND]:
+        del sys.modules[name]
+    importlib.import_module("transformers").__version__ = "5.0.0"  # type: ignore[attr-defined]
+    sys.modules["deepspeed"] = SimpleNamespace(zero=SimpleNamespace(GatheredParameters=_gathered))  # type: ignore[assignment]
+    known: dict[str, Any] = {"LLM": Engine, "vllm": SimpleNamespace(__version__="0.17.0")}
+    known |= dict.fromkeys(("SamplingParams", "StructuredOutputsParams", "GuidedDecodingParams"), _nothing)
+    known |= dict.fromkeys(("is_peft_model", "is_conversational", "empty_cache"), _nothing)
+    for name in filter(_is_there, real):
+        vars(importlib.import_module(name)).update(known)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Take anything; return nothing."""
+
+
+def _stand_in(name: str) -> ModuleType:
+    made = any_module(name)
+    vars(made).update(profiling_decorator=lambda function: function)
+    for each in ("bitsandbytes", "jmespath", "liger_kernel", "peft", "rich", "trackio", "wandb"):
+        setattr(made, f"is_{each}_available", _nothing)
+    return made
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class Engine:
+    """vLLM: it forgets its weights at level 2, reloads them from the checkpoint, and drops what is sent in its sleep."""
+
+    is_npu = False
+
+    def __init__(self, **_: Any) -> None:
+        self.weights, self.is_asleep = {"weight": 0.5, "unsent": _UNSENT}, False
+        self.sent, self.sampled = 0, list[tuple[float, float]]()
+        runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.load))
+        worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
+        self.llm_engine = SimpleNamespace(model_executor=worker, reset_prefix_cache=_nothing)
+        self.reset_prefix_cache = _nothing
+
+    def sleep(self, level: int) -> None:
+        """Free the memory; at level 2, keep no copy."""
+        self.is_asleep = True
+        if level == 2:
+            self.weights = dict.fromkeys(self.weights, _LOST)
+
+    def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
+        """Take memory again."""
+        self.is_asleep = self.is_asleep and "weights" not in tags
+
+    def collective_rpc(self, method: str) -> None:
+        """Reload the checkpoint, which has the weights from before the first step."""
+        if self.is_npu:
+            raise NotImplementedError
+        assert method == "reload_weights"
+        if not self.is_asleep:
+            self.weights = {"weight": 0.5, "unsent": _UNSENT}
+
+    def load(self, weights: Sequence[tuple[str, Any]]) -> None:
+        """Take weights from the trainer."""
+        self.sent += 1
+        if not self.is_asleep:
+            self.weights |= {name: float(it) for name, it in weights}
+
+    def generate(self, prompts: Sequence[Any], **_: Any) -> list[Any]:
+        """Note what it samples with, and return a token for each prompt."""
+        self.sampled.append((self.weights["weight"], self.weights["unsent"]))
+        token = SimpleNamespace(logprob=-1.0, rank=1)
+        answer = SimpleNamespace(token_ids=[0], logprobs=[{0: token}], text="")
+        return [SimpleNamespace(prompt_token_ids=[0], outputs=[answer]) for _ in prompts]
+
+
+@contextlib.contextmanager
+def _gathered(params: Any) -> Iterator[None]:
+    """Give each parameter its whole value for a while: the sum over the ranks."""
+    import torch.distributed as dist
+
+    for param in params if isinstance(params, list) else [params]:
+        own, param.data = param.data, param.data.clone()
+        dist.all_reduce(param.data)
+        yield
+        param.data = own
+
+
+def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
+    """Generate at each step. Return which weights each generation sampled with, and how many were sent in all."""
+    import torch
+
+    given = case.options
+    model: Any = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.zeros(()))})
+    model.name_or_path, Engine.is_npu = "", "is_npu" in given
+    trainer = _trainer(case, rank, model)
+    for step in given["steps"][: given.get("turns", {rank: None})[rank]]:
+        model["weight"].data.fill_(step * (1.0 if rank == 0 or "is_sharded" not in given else 0.0))
+        trainer.state.global_step = step
+        _turn(case, trainer)
+    return trainer.llm.sampled, trainer.llm.sent
+
+
+def _trainer(case: Case, rank: int, model: Any) -> Any:
+    """Return a trainer of the case's kind; what is not set is None."""
+    import torch.distributed as dist
+
+    given, function = case.options, case.options.get("function", "")
+    kind = "RLOO" if given["job"] == "RLOO" else "GRPO"
+    known = getattr(importlib.import_module(_TRAINERS[kind]), f"{kind}Trainer")
+    trainer = object.__new__(type("Job", (known,), {"__getattr__": _nothing}))
+    size = case.topology.world if "is_parallel" in given else 1
+    plugin = SimpleNamespace(zero_stage=3) if "is_sharded" in given else None
+    accelerator = SimpleNamespace(
+        num_processes=case.topology.world, process_index=rank, local_process_index=rank, is_main_process=rank == 0,
+        state=SimpleNamespace(deepspeed_plugin=plugin), wait_for_everyone=_nothing, device="cpu",
+    )  # fmt: skip
+    args = type("Args", (), {"__getattr__": _nothing, "vllm_enable_sleep_mode": given["sleeps"]})()
+    vars(trainer).update(
+        accelerator=accelerator, model=model, args=args, state=SimpleNamespace(global_step=0), _last_loaded_step=-1,
+        use_vllm=True, vllm_mode="colocate", vllm_tensor_parallel_size=size, tp_group=size > 1 and dist.group.WORLD,
+        num_generations=1, num_generations_eval=1,
+    )  # fmt: skip
+    if not _is_there(_ENGINE):
+        trainer.llm = Engine()
+        if given["sleeps"]:
+            trainer.llm.sleep(2)
+        return trainer
+    asked = {"model": model, "accelerator": accelerator, "is_fsdp_enabled": False, "processing_class": None}
+    asked |= {"mode": "colocate", "tensor_parallel_size": size, "enable_sleep_mode": given["sleeps"]}
+    made = importlib.import_module(_ENGINE).VLLMGeneration
+    engine = made(**{name: asked[name] for name in inspect.signature(made).parameters if name in asked})
+    gather = _gathered if plugin else lambda _: contextlib.nullcontext()
+    engine._dist = SimpleNamespace(is_fsdp=False, gather_params=gather)
+    trainer.vllm_generation, trainer.llm = engine, engine.llm
+    if function:
+        _fill_in(engine, function)
+    return trainer
+
+
+def _fill_in(engine: Any, function: str) -> None:
+    """Give a function that is run by itself what the others are with the fix."""
+    sync, llm, sleeps = engine.sync_weights, engine.llm, engine.enable_sleep_mode
+
+    def woken() -> None:
+        llm.wake_up()
+        with contextlib.suppress(NotImplementedError):
+            llm.collective_rpc("reload_weights")
+        sync()
+        engine._llm_weights_sleeping = False
+
+    def generated(**_: Any) -> tuple[Any, ...]:
+        if sleeps and function != _SYNC:
+            woken()
+        llm.generate([0])
+        if sleeps:
+            llm.sleep(2)
+            engine._llm_weights_sleeping = True
+        return [], [], [], []
+
+    if function in (_GENERATE, _ROLLOUT):
+        engine.sync_weights = woken if sleeps else sync
+    else:
+        engine.generate = generated
+
+
+def _turn(case: Case, trainer: Any) -> None:
+    """Generate once."""
+    for _ in range(case.options.get("again", 0)):
+        trainer.vllm_generation.sync_weights()
+    if case.options["job"] == "OpenEnv":
+        if trainer.state.global_step != trainer._last_loaded_step:  # as before a rollout_func
+            trainer.vllm_generation.sync_weights()
+            trainer._last_loaded_step = trainer.state.global_step
+        getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
+        return
+    asked = inspect.signature(trainer._generate_single_turn).parameters
+    known = {"prompts": ["0"], "prompt_ids": [[0]], "num_generations": 1}
+    trainer._generate_single_turn(**{name: known.get(name) for name in asked if asked[name].default is inspect._empty})
+
+
+def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
+    """Return which generation sampled with other weights than are due, or how often they were sent in vain."""
+    given, function = case.options, case.options.get("function", "")
+    is_part = function.endswith(_TURN) or function == _SYNC and "beyond" not in given or "is_npu" in given
+    for rank, (sampled, sent) in enumerate(ranks):
+        due = given["steps"][: given.get("turns", {rank: None})[rank]]
+        lost = [unsent for _, unsent in sampled if unsent != _UNSENT and not is_part]
+        if [weight for weight, _ in sampled] != [*due] or lost:
+            return right(case, ranks)
+        if not function.endswith(_TURN) and sent != (
+            len(due if given["sleeps"] else {*due}) * (1 + given.get("again", 0))
+        ):
+            return f"rank {rank} sends the weights {sent} times for {len(due)} generations"
+    return ""
+
+
+def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
+    """Return what was seen, beside what is due."""
+    sampled = [*zip(*ranks[0][0])]
+    return f"vLLM samples with {[*sampled[0]]}, due {[*case.options['steps']]}, and with {[*sampled[1]]} of disk"
