@@ -6,49 +6,36 @@ https://github.com/huggingface/trl/pull/5313
 from __future__ import annotations
 
 import ast
+import re
+from textwrap import indent
 
-from unhang.codemods.base import (
-    Codemod,
-    calls,
-    expression,
-    followed_by,
-    instead,
-    mentioned,
-    once,
-    preceded_by,
-    refuse_own,
-    span,
-)
+from unhang.codemods import base
+from unhang.codemods.base import Codemod, calls, expression, followed_by, mentioned, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_FLAG, _RELOADS = "_llm_weights_sleeping", "reload_weights"
-_IS_ASLEEP = f'getattr({{of}}, "{_FLAG}", True)'
+_FLAG, _RELOADS, _STEP = "_llm_weights_sleeping", "reload_weights", "_last_loaded_step"
 _SYNCED = f"""\
 # unhang sleep-stale-weights: sleep drops the weights, and {_RELOADS} would take those on disk
-if {_IS_ASLEEP}:
-    {{of}}.llm.wake_up(tags=["weights"])
+if getattr({{of}}, "{_FLAG}", True):
     {{of}}.sync_weights()
 """
-_CACHE = '{of}.llm.wake_up(tags=["kv_cache"])\n'
 _RELOADED = f"""\
 # unhang sleep-stale-weights: what no sync sends comes from disk; generate need not sync again
-if {_IS_ASLEEP.format(of="self")}:
-    try:
-        self.llm.collective_rpc("{_RELOADS}")
-    except NotImplementedError:
-        pass
-    self.{_FLAG} = False
+try:
+    self.llm.collective_rpc("{_RELOADS}")
+except NotImplementedError:
+    pass
+self.{_FLAG} = False
 """
-_WOKEN = f"""\
+_WAKES = """\
 if self.mode == "colocate" and self.enable_sleep_mode:
     torch.cuda.empty_cache()
     self.llm.wake_up(tags=["weights"])
-{"".join(f"    {row}" for row in _RELOADED.splitlines(keepends=True))}"""
-_WAKES = "self.llm.wake_up(tags=['weights'])"
-_FORGOTTEN = """\
+"""
+_FORGOTTEN = f"""\
 # unhang sleep-stale-weights: sleep has dropped those of this step, too
-self._last_loaded_step = -1
+self.{_STEP} = -1
 """
 
 
@@ -57,80 +44,67 @@ class Generate(Codemod):
 
     Before::
 
-        def generate(self, prompts):
-            if self.enable_sleep_mode:
+        def generate(self):
+            if self.sleeps:
                 self.llm.wake_up(tags=["weights"])
                 self.llm.collective_rpc("reload_weights")
-            found = self.llm.generate(prompts)
-            if self.enable_sleep_mode:
-                self.llm.sleep(level=2)
-            return found
+            self.run()
+            self.llm.sleep(level=2)
 
     After::
 
-        def generate(self, prompts):
-            if self.enable_sleep_mode:
+        def generate(self):
+            if self.sleeps:
+                self.llm.wake_up(tags=["weights"])
                 # unhang sleep-stale-weights: sleep drops the weights, and reload_weights would take those on disk
                 if getattr(self, "_llm_weights_sleeping", True):
-                    self.llm.wake_up(tags=["weights"])
                     self.sync_weights()
-            found = self.llm.generate(prompts)
-            if self.enable_sleep_mode:
-                self.llm.sleep(level=2)
-                self._llm_weights_sleeping = True
-            return found
+            self.run()
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
     """
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_FLAG])  # or upstream's own fix
-        blocks = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
-        pairs = [pair for block in blocks for pair in zip(block, block[1:]) if _reloads(pair[1])]
-        wake, reload = once(pairs, f'...llm.wake_up(...), and then ...llm.collective_rpc("{_RELOADS}")')
-        of = expression(wake).partition(".llm.wake_up(")[0]
-        synced = (_SYNCED + _CACHE * ("kv_cache" in mentioned(wake))).format(of=of)
-        sleep = once([it for it in _rows(function) if calls(it, f"{of}.llm.sleep")], f"{of}.llm.sleep(...)")
-        slept = span(sleep, sleep, followed_by(f"{of}.{_FLAG} = True"))
-        return [span(wake, reload, instead(synced)), slept]
+        rows = [row for it in ast.walk(function) if isinstance(it, ast.If) for row in it.body]
+        reload = once([row for row in rows if _reloads(row)], f'...llm.collective_rpc("{_RELOADS}")')
+        of = re.findall(r"([\w.]+)\.llm\.", expression(reload))[0]
+        sleep = once(_rows(function, f"{of}.llm.sleep"), f"{of}.llm.sleep(...)")
+        noted = span(sleep, sleep, followed_by(f"{of}.{_FLAG} = True"))
+        return [span(reload, reload, base.instead(_SYNCED.format(of=of))), noted]
 
     def fixed_upstream(self, function: Function) -> bool:
         return _FLAG in mentioned(function) and not any(_reloads(it) for it in ast.walk(function))
 
 
 class SyncWeights(Codemod):
-    """Wake the weights before a sync, reload what it does not send, and note that they are awake.
+    """Reload what a sync does not send, once the weights wake, and note that they are awake.
 
     Before::
 
         def sync_weights(self):
-            if self.enable_sleep_mode:
-                self.llm.wake_up(tags=["weights"])
+            self.llm.wake_up(tags=["weights"])
             self.push()
 
     After::
 
         def sync_weights(self):
-            if self.enable_sleep_mode:
-                self.llm.wake_up(tags=["weights"])
-                # unhang sleep-stale-weights: what no sync sends comes from disk; generate need not sync again
-                if getattr(self, "_llm_weights_sleeping", True):
-                    try:
-                        self.llm.collective_rpc("reload_weights")
-                    except NotImplementedError:
-                        pass
-                    self._llm_weights_sleeping = False
+            self.llm.wake_up(tags=["weights"])
+            # unhang sleep-stale-weights: what no sync sends comes from disk; generate need not sync again
+            ...
+            self._llm_weights_sleeping = False
             self.push()
     """
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_FLAG])  # or upstream's own fix
-        wakes = [it for it in _rows(function) if calls(it, "self.llm.wake_up")]
-        if wakes:
-            return [span(once(wakes, "self.llm.wake_up(...)"), wakes[0], followed_by(_RELOADED))]
+        if wakes := _rows(function, "self.llm.wake_up"):
+            return [span(wakes[0], wakes[0], followed_by(_RELOADED))]
         first = function.body[ast.get_docstring(function) is not None]
-        return [span(first, first, preceded_by(_WOKEN))]
+        return [span(first, first, base.preceded_by(_WAKES + indent(_RELOADED, "    ")))]  # 0.28 does not wake them
 
     def names(self, function: Function) -> frozenset[str]:
-        return frozenset() if calls(function, "self.llm.wake_up") else frozenset({"torch"})
+        return frozenset() if _rows(function, "self.llm.wake_up") else frozenset({"torch"})
 
     def fixed_upstream(self, function: Function) -> bool:
         return _FLAG in mentioned(function) and _RELOADS not in mentioned(function)
@@ -144,8 +118,6 @@ class SingleTurn(Codemod):
         def turn(self):
             if self.sleeps:
                 self.llm.wake_up(tags=["weights"])
-            if self.state.global_step != self._last_loaded_step:
-                self.push()
 
     After::
 
@@ -154,20 +126,18 @@ class SingleTurn(Codemod):
                 self.llm.wake_up(tags=["weights"])
                 # unhang sleep-stale-weights: sleep has dropped those of this step, too
                 self._last_loaded_step = -1
-            if self.state.global_step != self._last_loaded_step:
-                self.push()
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        blocks = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
-        wakes = [block for block in blocks if any(expression(row) == _WAKES for row in block)]
-        block = once([it for it in wakes if "_last_loaded_step" not in mentioned(*it)], f"if ...: ... {_WAKES}")
-        return [span(block[-1], block[-1], followed_by(_FORGOTTEN))]
+        bodies = [it.body for it in ast.walk(function) if isinstance(it, ast.If)]
+        wakes = [body for body in bodies if any("wake_up(tags=['weights'])" in expression(row) for row in body)]
+        body = once([it for it in wakes if _STEP not in mentioned(*it)], 'if ...: ... wake_up(tags=["weights"])')
+        return [span(body[-1], body[-1], followed_by(_FORGOTTEN))]
 
 
-def _rows(function: Function) -> list[ast.stmt]:
-    """Return the statements of a function that are a mere expression."""
-    return [it for it in ast.walk(function) if isinstance(it, ast.Expr)]
+def _rows(function: Function, called: str) -> list[ast.Expr]:
+    """Return the statements of a function that are a call of this."""
+    return [it for it in ast.walk(function) if isinstance(it, ast.Expr) and calls(it, called)]
 
 
 def _reloads(node: ast.AST) -> bool:

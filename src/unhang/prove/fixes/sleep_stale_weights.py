@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..cases import DIFFERS, HUNG, PASSED, Case, Topology
-from ..ranks.around import Around, any_module
+from ..ranks.around import Around, Filled, any_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 
 _ENGINE, _OPENENV = "trl.generation.vllm_generation", "trl.experimental.openenv.utils"
 _TRAINERS = {kind: f"trl.trainer.{kind.lower()}_trainer" for kind in ("GRPO", "RLOO")}
-_AROUND = (
-    "trl",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "huggingface_hub",
-    "pandas",
-    "jinja2",
-    "requests",
-    "peft",
-    "vllm",
-)
+_AROUND = "trl transformers accelerate datasets huggingface_hub pandas jinja2 requests peft vllm deepspeed".split()
 _GENERATE, _SYNC, _TURN = "VLLMGeneration.generate", "VLLMGeneration.sync_weights", "Trainer._generate_single_turn"
 _ROLLOUT = "_generate_rollout_completions_colocate"
 _LOST, _UNSENT = -99.0, 7.0
@@ -46,14 +35,8 @@ _LOST, _UNSENT = -99.0, 7.0
 def _case(name: str, *steps: int, core: bool = False, ranks: int = 1, job: str = "GRPO", **more: Any) -> Case:
     """Return a case: the steps that the optimizer has done before each generation, of each rank if it says so."""
     functions = {"OpenEnv": [_ROLLOUT], "sync": [_SYNC]}.get(job, [_GENERATE, f"{job}{_TURN}"])
-    is_wrong = more.setdefault("sleeps", True)
-    more |= {
-        "steps": steps,
-        "job": job,
-        "of": functions,
-        "may_pass": is_wrong,
-    }  # up to 0.27, a step's first one is right
-    return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if is_wrong else (PASSED, "")), more, core)
+    more = {"of": functions, "sleeps": True, "may_pass": True, **more, "steps": steps, "job": job}
+    return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if more["sleeps"] else (PASSED, "")), more, core)
 
 
 CASES = (
@@ -70,11 +53,11 @@ CASES = (
 )
 GRID = [
     *CASES[:-1],
-    _case("no reload, as on an NPU", 0, 1, 1, is_npu=True),
+    _case("no reload, as on an NPU", 0, 1, 1, is_npu=True, of=[_GENERATE]),
     _case("two ranks of OpenEnv", 0, 1, 1, job="OpenEnv", ranks=2, is_parallel=True),
     *(_case(f"{job}, awake", 0, 1, 1, job=job, sleeps=False) for job in ("RLOO", "OpenEnv")),
     _case("a sync, awake", 0, 1, 2, job="sync", sleeps=False),
-    _case("a sync, and one more", 0, 1, 2, job="sync", again=1),
+    _case("a sync", 0, 1, 2, job="sync"),
     _case("what no sync sends", 0, 1, 2, job="sync", beyond=True),
 ]
 HELD = {r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights"}
@@ -97,41 +80,27 @@ def has_feature(function: ast.FunctionDef) -> bool:
 
 
 def prepare() -> None:
-    """Import what is real among stand-ins, and give it those of vLLM and DeepSpeed."""
+    """Let the modules that are real import stand-ins for all others."""
     real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
     sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
-    for name in [it for it in sys.modules if it.partition(".")[0] in _AROUND]:
-        del sys.modules[name]
-    importlib.import_module("transformers").__version__ = "5.0.0"  # type: ignore[attr-defined]
-    sys.modules["deepspeed"] = SimpleNamespace(zero=SimpleNamespace(GatheredParameters=_gathered))  # type: ignore[assignment]
-    known: dict[str, Any] = {"LLM": Engine, "vllm": SimpleNamespace(__version__="0.17.0")}
-    known |= dict.fromkeys(("SamplingParams", "StructuredOutputsParams", "GuidedDecodingParams"), _nothing)
-    known |= dict.fromkeys(("is_peft_model", "is_conversational", "empty_cache"), _nothing)
-    for name in filter(_is_there, real):
-        vars(importlib.import_module(name)).update(known)
+
+
+def _stand_in(name: str) -> ModuleType:
+    """Return a module with every name. What asks whether something is so or there says no, but of vLLM."""
+    others = any_module(name)
+    made = Filled(name, lambda inner: _nothing if inner.startswith("is_") else getattr(others, inner))
+    as_is = dict.fromkeys(("profiling_decorator", "maybe_apply_chat_template"), lambda it, *_: it)
+    deepspeed = SimpleNamespace(GatheredParameters=_gathered)
+    vars(made).update(as_is, __version__="5.0.0", is_vllm_available=lambda: True, LLM=Engine, zero=deepspeed)
+    return made
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Take anything; return nothing."""
 
 
-def _stand_in(name: str) -> ModuleType:
-    made = any_module(name)
-    vars(made).update(profiling_decorator=lambda function: function)
-    for each in ("bitsandbytes", "jmespath", "liger_kernel", "peft", "rich", "trackio", "wandb"):
-        setattr(made, f"is_{each}_available", _nothing)
-    return made
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 class Engine:
-    """vLLM: it forgets its weights at level 2, reloads them from the checkpoint, and drops what is sent in its sleep."""
+    """vLLM: it forgets its weights at level 2, reloads them from the checkpoint, and drops what comes in its sleep."""
 
     is_npu = False
 
@@ -177,14 +146,14 @@ class Engine:
 
 @contextlib.contextmanager
 def _gathered(params: Any) -> Iterator[None]:
-    """Give each parameter its whole value for a while: the sum over the ranks."""
+    """Give a parameter its whole value for a while: the sum over the ranks."""
     import torch.distributed as dist
 
-    for param in params if isinstance(params, list) else [params]:
-        own, param.data = param.data, param.data.clone()
-        dist.all_reduce(param.data)
-        yield
-        param.data = own
+    (param,) = params
+    own, param.data = param.data, param.data.clone()
+    dist.all_reduce(param.data)
+    yield
+    param.data = own
 
 
 def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
@@ -199,6 +168,8 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
         model["weight"].data.fill_(step * (1.0 if rank == 0 or "is_sharded" not in given else 0.0))
         trainer.state.global_step = step
         _turn(case, trainer)
+    if not trainer.vllm_generation:  # 0.25 reads no checkpoint
+        return [(weight, _UNSENT) for weight, _ in trainer.llm.sampled], trainer.llm.sent
     return trainer.llm.sampled, trainer.llm.sent
 
 
@@ -209,7 +180,7 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     given, function = case.options, case.options.get("function", "")
     kind = "RLOO" if given["job"] == "RLOO" else "GRPO"
     known = getattr(importlib.import_module(_TRAINERS[kind]), f"{kind}Trainer")
-    trainer = object.__new__(type("Job", (known,), {"__getattr__": _nothing}))
+    trainer: Any = object.__new__(type("Job", (known,), {"__getattr__": _nothing}))
     size = case.topology.world if "is_parallel" in given else 1
     plugin = SimpleNamespace(zero_stage=3) if "is_sharded" in given else None
     accelerator = SimpleNamespace(
@@ -222,7 +193,7 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
         use_vllm=True, vllm_mode="colocate", vllm_tensor_parallel_size=size, tp_group=size > 1 and dist.group.WORLD,
         num_generations=1, num_generations_eval=1,
     )  # fmt: skip
-    if not _is_there(_ENGINE):
+    if not importlib.util.find_spec(_ENGINE):
         trainer.llm = Engine()
         if given["sleeps"]:
             trainer.llm.sleep(2)
@@ -267,8 +238,6 @@ def _fill_in(engine: Any, function: str) -> None:
 
 def _turn(case: Case, trainer: Any) -> None:
     """Generate once."""
-    for _ in range(case.options.get("again", 0)):
-        trainer.vllm_generation.sync_weights()
     if case.options["job"] == "OpenEnv":
         if trainer.state.global_step != trainer._last_loaded_step:  # as before a rollout_func
             trainer.vllm_generation.sync_weights()
@@ -283,15 +252,13 @@ def _turn(case: Case, trainer: Any) -> None:
 def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
     """Return which generation sampled with other weights than are due, or how often they were sent in vain."""
     given, function = case.options, case.options.get("function", "")
-    is_part = function.endswith(_TURN) or function == _SYNC and "beyond" not in given or "is_npu" in given
+    is_part = function.endswith(_TURN) or (function == _SYNC and "beyond" not in given) or "is_npu" in given
     for rank, (sampled, sent) in enumerate(ranks):
         due = given["steps"][: given.get("turns", {rank: None})[rank]]
         lost = [unsent for _, unsent in sampled if unsent != _UNSENT and not is_part]
         if [weight for weight, _ in sampled] != [*due] or lost:
             return right(case, ranks)
-        if not function.endswith(_TURN) and sent != (
-            len(due if given["sleeps"] else {*due}) * (1 + given.get("again", 0))
-        ):
+        if not function.endswith(_TURN) and sent != len(due if given["sleeps"] else {*due}):
             return f"rank {rank} sends the weights {sent} times for {len(due)} generations"
     return ""
 

@@ -1,0 +1,83 @@
+"""sleep-stale-weights: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, in_file, without
+from support import sources
+
+FIX = "sleep-stale-weights"
+GENERATE, SYNC = "VLLMGeneration.generate", "VLLMGeneration.sync_weights"
+OPENENV, TURN = "_generate_rollout_completions_colocate", "GRPOTrainer._generate_single_turn"
+OURS = [
+    *sources.cases(FIX, {"trl": ["0.28.0", "1.0.0", "1.9.2"]}, function=GENERATE),
+    *sources.cases(FIX, {"trl": ["0.28.0", "1.5.1", "1.9.2"]}, function=SYNC),
+]
+CASES = [
+    *OURS,
+    *sources.cases(FIX, {"trl": ["1.8.0"]}, function=OPENENV),
+    *sources.cases(FIX, {"trl": ["0.25.1", "0.27.2"]}, function=TURN),
+]
+FIXED = [it for of in (GENERATE, SYNC) for it in sources.cases(FIX, {"trl": ["1.16.0"]}, state="fixed", function=of)]
+
+
+@pytest.mark.parametrize("case", OURS + FIXED)
+def test_upstreams_own_fix_is_told_from_the_defect_and_from_ours(case: sources.Case) -> None:
+    sources.assert_told_apart(case.load(), ".* without _llm_weights_sleeping, which is ours")
+
+
+@pytest.mark.parametrize(("old", "new"), [("reload_weights", "update_weights"), ("llm.sleep", "llm.pause")])
+def test_another_call_is_no_anchor(old: str, new: str) -> None:
+    sources.assert_no_anchor(sources.first(CASES), old, new, match=f"not found: .*{old[:10]}")
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_ASLEEP, _AWAKE = "_llm_weights_sleeping = True", "_llm_weights_sleeping = False"
+_IF = 'getattr(self, "_llm_weights_sleeping", True)'
+BY_HAND: ByHand = {
+    "never synced": Sub(_IF, "False"),
+    "always synced": Sub(_IF, "True"),
+    "the other way round": Sub(_IF, f"not {_IF}"),
+    "awake at first": Sub(_IF, _IF.replace("True", "False")),
+    "sleep is not noted": Sub(_ASLEEP, _AWAKE),
+    "reloaded after it": Sub(
+        ".sync_weights()", '.sync_weights()\n                self.llm.collective_rpc("reload_weights")'
+    ),
+    "reloaded instead": Sub("self.sync_weights()", 'self.llm.collective_rpc("reload_weights")'),
+}
+_SENT: ByHand = {
+    "not reloaded": Sub('self.llm.collective_rpc("reload_weights")', "pass"),
+    "waking is not noted": Sub(_AWAKE, _ASLEEP),
+}
+_STEP = "self._last_loaded_step = -1"
+MUTANTS = [
+    Mutants("trl", ("0.28.0", "1.9.2"), BY_HAND, function=GENERATE),
+    Mutants("trl", ("0.28.0", "1.9.2"), _SENT, function=SYNC),
+    Mutants("trl", ("1.8.0",), {"sleep is not noted": Sub(_ASLEEP, _AWAKE)}, function=OPENENV),
+    Mutants("trl", ("0.25.1", "0.27.2"), {"kept": Sub(_STEP, "pass"), "none": Sub("-1", "0")}, function=TURN),
+]
+_LATER = ("1.9.2", "1.8.0", "1.0.0", "0.28.0")
+_NONE = {"1.9.2": "it has no such rollouts", **dict.fromkeys(("0.27.2", "0.25.1"), "its rollouts are not cured")}
+_HALVES = {
+    "half: waking is not noted": without(_AWAKE, _ASLEEP),
+    "half: reloaded, not synced": without(r"self\.sync_weights\(\)", 'self.llm.collective_rpc("reload_weights")'),
+}
+PROOFS = [
+    Proofs(
+        "trl",
+        [
+            Release("1.8.0", core=True),
+            *map(Release, ("1.0.0", "0.28.0")),
+            *(Release(version, lacking={"openenv": why}) for version, why in _NONE.items()),
+        ],
+        {
+            name: Other(in_file("vllm_generation.py", change), ("each-step", "zero3-2"), only=_LATER)
+            for name, change in _HALVES.items()
+        },
+    )
+]
+FUZZ = Fuzz(CASES, 4, "reload_weights|wake_up|sleep|_last_loaded_step", examples=40)
