@@ -77,14 +77,13 @@ class Generate(Codemod):
         return _FLAG in mentioned(function) and not any(_reloads(it) for it in ast.walk(function))
 
 
-class SyncWeights(Codemod):
+class SyncWeights(Generate):
     """Reload what a sync does not send, once the weights wake, and note that they are awake.
 
     Before::
 
         def sync_weights(self):
             self.llm.wake_up(tags=["weights"])
-            self.push()
 
     After::
 
@@ -93,21 +92,17 @@ class SyncWeights(Codemod):
             # unhang sleep-stale-weights: what no sync sends comes from disk; generate need not sync again
             ...
             self._llm_weights_sleeping = False
-            self.push()
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, [_FLAG])  # or upstream's own fix
-        if wakes := _rows(function, "self.llm.wake_up"):
-            return [span(wakes[0], wakes[0], followed_by(_RELOADED))]
+        refuse_own(function, [_FLAG])
+        for row in _rows(function, "self.llm.wake_up"):
+            return [span(row, row, followed_by(_RELOADED))]
         first = function.body[ast.get_docstring(function) is not None]
         return [span(first, first, base.preceded_by(_WAKES + indent(_RELOADED, "    ")))]  # 0.28 does not wake them
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset() if _rows(function, "self.llm.wake_up") else frozenset({"torch"})
-
-    def fixed_upstream(self, function: Function) -> bool:
-        return _FLAG in mentioned(function) and _RELOADS not in mentioned(function)
 
 
 class SingleTurn(Codemod):

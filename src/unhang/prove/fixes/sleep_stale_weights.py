@@ -15,6 +15,9 @@ import inspect
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+import packaging.version
 
 from ..cases import DIFFERS, HUNG, PASSED, Case, Topology
 from ..ranks.around import Around, Filled, any_module
@@ -46,7 +49,7 @@ CASES = (
     _case("rloo", 1, 1, 2, job="RLOO", core=True),
     _case("openenv", 0, 1, 1, job="OpenEnv", core=True),
     _case("zero3-2", 0, 1, 1, ranks=2, is_sharded=True, core=True),
-    _case("tensor-parallel-2", 0, 1, 1, ranks=2, is_parallel=True),
+    _case("tensor-parallel-2", 0, 1, 1, ranks=2, is_parallel=True, of=[_GENERATE]),
     _case("turns-2", 1, 1, 2, ranks=2, turns=(3, 1), core=True),
     _case("awake", 0, 1, 1, sleeps=False, core=True),
     _case("turns-zero3-2", 1, 1, 2, ranks=2, turns=(3, 1), is_sharded=True)._replace(patched=HUNG),
@@ -83,6 +86,9 @@ def prepare() -> None:
     """Let the modules that are real import stand-ins for all others."""
     real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
     sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
+    older = {"profiling_decorator": lambda it: it, "sanitize_logprob": _nothing, "version": packaging.version}
+    for name in filter(importlib.util.find_spec, real):  # what commits before a release import there
+        vars(importlib.import_module(name)).update(older)
 
 
 def _stand_in(name: str) -> ModuleType:
@@ -91,7 +97,7 @@ def _stand_in(name: str) -> ModuleType:
     made = Filled(name, lambda inner: _nothing if inner.startswith("is_") else getattr(others, inner))
     as_is = dict.fromkeys(("profiling_decorator", "maybe_apply_chat_template"), lambda it, *_: it)
     deepspeed = SimpleNamespace(GatheredParameters=_gathered)
-    vars(made).update(as_is, __version__="5.0.0", is_vllm_available=lambda: True, LLM=Engine, zero=deepspeed)
+    vars(made).update(as_is, __version__="5.0.0", is_vllm_available=lambda: True, LLM=_Engine, zero=deepspeed)
     return made
 
 
@@ -99,7 +105,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Take anything; return nothing."""
 
 
-class Engine:
+class _Engine:
     """vLLM: it forgets its weights at level 2, reloads them from the checkpoint, and drops what comes in its sleep."""
 
     is_npu = False
@@ -109,39 +115,31 @@ class Engine:
         self.sent, self.sampled = 0, list[tuple[float, float]]()
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.load))
         worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
-        self.llm_engine = SimpleNamespace(model_executor=worker, reset_prefix_cache=_nothing)
-        self.reset_prefix_cache = _nothing
+        self.llm_engine, self.reset_prefix_cache = SimpleNamespace(model_executor=worker), _nothing
 
     def sleep(self, level: int) -> None:
-        """Free the memory; at level 2, keep no copy."""
-        self.is_asleep = True
-        if level == 2:
-            self.weights = dict.fromkeys(self.weights, _LOST)
+        self.is_asleep, self.weights = True, dict.fromkeys(self.weights, _LOST) if level == 2 else self.weights
 
     def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
-        """Take memory again."""
         self.is_asleep = self.is_asleep and "weights" not in tags
 
-    def collective_rpc(self, method: str) -> None:
-        """Reload the checkpoint, which has the weights from before the first step."""
+    def collective_rpc(self, _: str) -> None:
         if self.is_npu:
             raise NotImplementedError
-        assert method == "reload_weights"
-        if not self.is_asleep:
-            self.weights = {"weight": 0.5, "unsent": _UNSENT}
+        self.weights |= {} if self.is_asleep else {"weight": 0.5, "unsent": _UNSENT}
 
     def load(self, weights: Sequence[tuple[str, Any]]) -> None:
-        """Take weights from the trainer."""
         self.sent += 1
-        if not self.is_asleep:
-            self.weights |= {name: float(it) for name, it in weights}
+        self.weights |= {} if self.is_asleep else {name: float(it) for name, it in weights}
 
     def generate(self, prompts: Sequence[Any], **_: Any) -> list[Any]:
-        """Note what it samples with, and return a token for each prompt."""
         self.sampled.append((self.weights["weight"], self.weights["unsent"]))
-        token = SimpleNamespace(logprob=-1.0, rank=1)
-        answer = SimpleNamespace(token_ids=[0], logprobs=[{0: token}], text="")
+        answer = SimpleNamespace(token_ids=[0], logprobs=[{0: SimpleNamespace(logprob=-1.0, rank=1)}], text="")
         return [SimpleNamespace(prompt_token_ids=[0], outputs=[answer]) for _ in prompts]
+
+
+class _Done(Exception):  # noqa: N818
+    """A generation is done. What becomes of its tokens takes no part."""
 
 
 @contextlib.contextmanager
@@ -162,25 +160,41 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
 
     given = case.options
     model: Any = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.zeros(()))})
-    model.name_or_path, Engine.is_npu = "", "is_npu" in given
+    model.name_or_path, _Engine.is_npu = "", "is_npu" in given
     trainer = _trainer(case, rank, model)
-    for step in given["steps"][: given.get("turns", {rank: None})[rank]]:
-        model["weight"].data.fill_(step * (1.0 if rank == 0 or "is_sharded" not in given else 0.0))
+    known = {"prompts": ["0"], "prompt_ids": [[0]], "num_generations": 1}
+    asked = inspect.signature(trainer._generate_single_turn).parameters.values()
+    for step in _steps(case, rank):
+        model["weight"].data.fill_(step if rank == 0 or "is_sharded" not in given else 0)
         trainer.state.global_step = step
-        _turn(case, trainer)
+        if given["job"] != "OpenEnv":
+            with contextlib.suppress(_Done):
+                trainer._generate_single_turn(**{it.name: known.get(it.name) for it in asked if it.default is it.empty})
+            continue
+        if step != trainer._last_loaded_step:  # as before a rollout_func
+            trainer.vllm_generation.sync_weights()
+            trainer._last_loaded_step = step
+        getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
     if not trainer.vllm_generation:  # 0.25 reads no checkpoint
         return [(weight, _UNSENT) for weight, _ in trainer.llm.sampled], trainer.llm.sent
     return trainer.llm.sampled, trainer.llm.sent
 
 
+def _steps(case: Case, rank: int) -> Sequence[int]:
+    """Return the steps that the optimizer has done before each of a rank's generations."""
+    steps: Sequence[int] = case.options["steps"]
+    return steps[: case.options.get("turns", {rank: None})[rank]]
+
+
 def _trainer(case: Case, rank: int, model: Any) -> Any:
-    """Return a trainer of the case's kind; what is not set is None."""
+    """Return a trainer of the case's kind. What is not set is false."""
     import torch.distributed as dist
 
     given, function = case.options, case.options.get("function", "")
     kind = "RLOO" if given["job"] == "RLOO" else "GRPO"
     known = getattr(importlib.import_module(_TRAINERS[kind]), f"{kind}Trainer")
-    trainer: Any = object.__new__(type("Job", (known,), {"__getattr__": _nothing}))
+    (other := MagicMock()).__bool__.return_value = False
+    trainer: Any = object.__new__(type("Job", (known,), {"__getattr__": lambda *_: other}))
     size = case.topology.world if "is_parallel" in given else 1
     plugin = SimpleNamespace(zero_stage=3) if "is_sharded" in given else None
     accelerator = SimpleNamespace(
@@ -191,10 +205,10 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     vars(trainer).update(
         accelerator=accelerator, model=model, args=args, state=SimpleNamespace(global_step=0), _last_loaded_step=-1,
         use_vllm=True, vllm_mode="colocate", vllm_tensor_parallel_size=size, tp_group=size > 1 and dist.group.WORLD,
-        num_generations=1, num_generations_eval=1,
+        num_generations=1, num_generations_eval=1, rollout_func=None,
     )  # fmt: skip
     if not importlib.util.find_spec(_ENGINE):
-        trainer.llm = Engine()
+        trainer.llm = _Engine()
         if given["sleeps"]:
             trainer.llm.sleep(2)
         return trainer
@@ -212,7 +226,7 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
 
 def _fill_in(engine: Any, function: str) -> None:
     """Give a function that is run by itself what the others are with the fix."""
-    sync, llm, sleeps = engine.sync_weights, engine.llm, engine.enable_sleep_mode
+    sync, itself, llm, sleeps = engine.sync_weights, engine.generate, engine.llm, engine.enable_sleep_mode
 
     def woken() -> None:
         llm.wake_up()
@@ -221,32 +235,22 @@ def _fill_in(engine: Any, function: str) -> None:
         sync()
         engine._llm_weights_sleeping = False
 
-    def generated(**_: Any) -> tuple[Any, ...]:
+    def generated(**given: Any) -> None:
+        if function == _GENERATE:
+            asked = inspect.signature(itself).parameters.values()
+            itself(**{it.name: given.get(it.name) for it in asked if it.name in given or it.default is it.empty})
+            raise _Done
         if sleeps and function != _SYNC:
             woken()
         llm.generate([0])
         if sleeps:
             llm.sleep(2)
             engine._llm_weights_sleeping = True
-        return [], [], [], []
+        raise _Done
 
-    if function in (_GENERATE, _ROLLOUT):
-        engine.sync_weights = woken if sleeps else sync
-    else:
-        engine.generate = generated
-
-
-def _turn(case: Case, trainer: Any) -> None:
-    """Generate once."""
-    if case.options["job"] == "OpenEnv":
-        if trainer.state.global_step != trainer._last_loaded_step:  # as before a rollout_func
-            trainer.vllm_generation.sync_weights()
-            trainer._last_loaded_step = trainer.state.global_step
-        getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
-        return
-    asked = inspect.signature(trainer._generate_single_turn).parameters
-    known = {"prompts": ["0"], "prompt_ids": [[0]], "num_generations": 1}
-    trainer._generate_single_turn(**{name: known.get(name) for name in asked if asked[name].default is inspect._empty})
+    engine.generate = generated
+    if function in (_GENERATE, _ROLLOUT) and sleeps:
+        engine.sync_weights = woken
 
 
 def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
@@ -254,7 +258,7 @@ def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) ->
     given, function = case.options, case.options.get("function", "")
     is_part = function.endswith(_TURN) or (function == _SYNC and "beyond" not in given) or "is_npu" in given
     for rank, (sampled, sent) in enumerate(ranks):
-        due = given["steps"][: given.get("turns", {rank: None})[rank]]
+        due = _steps(case, rank)
         lost = [unsent for _, unsent in sampled if unsent != _UNSENT and not is_part]
         if [weight for weight, _ in sampled] != [*due] or lost:
             return right(case, ranks)
