@@ -75,7 +75,7 @@ PROOFS = [
             *(Release(version, lacking={"openenv": why}) for version, why in _NONE.items()),
         ],
         {
-            name: Other(in_file("vllm_generation.py", change), ("each-step", "zero3-2"), only=_LATER)
+            name: Other(in_file("vllm_generation.py", change), ("evaluation", "zero3-2"), only=_LATER)
             for name, change in _HALVES.items()
         },
     )

@@ -17,8 +17,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
-import packaging.version
-
 from ..cases import DIFFERS, HUNG, PASSED, Case, Topology
 from ..ranks.around import Around, Filled, any_module
 
@@ -36,7 +34,7 @@ _LOST, _UNSENT = -99.0, 7.0
 
 
 def _case(name: str, *steps: int, core: bool = False, ranks: int = 1, job: str = "GRPO", **more: Any) -> Case:
-    """Return a case: the steps that the optimizer has done before each generation, of each rank if it says so."""
+    """Return a case: the steps that the optimizer has done before each generation."""
     functions = {"OpenEnv": [_ROLLOUT], "sync": [_SYNC]}.get(job, [_GENERATE, f"{job}{_TURN}"])
     more = {"of": functions, "sleeps": True, "may_pass": True, **more, "steps": steps, "job": job}
     return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if more["sleeps"] else (PASSED, "")), more, core)
@@ -50,9 +48,9 @@ CASES = (
     _case("openenv", 0, 1, 1, job="OpenEnv", core=True),
     _case("zero3-2", 0, 1, 1, ranks=2, is_sharded=True, core=True),
     _case("tensor-parallel-2", 0, 1, 1, ranks=2, is_parallel=True, of=[_GENERATE]),
-    _case("turns-2", 1, 1, 2, ranks=2, turns=(3, 1), core=True),
+    _case("turns-2", 1, 1, 2, ranks=2, is_uneven=True, core=True),
     _case("awake", 0, 1, 1, sleeps=False, core=True),
-    _case("turns-zero3-2", 1, 1, 2, ranks=2, turns=(3, 1), is_sharded=True)._replace(patched=HUNG),
+    _case("turns-zero3-2", 1, 1, 2, ranks=2, is_uneven=True, is_sharded=True)._replace(patched=HUNG),
 )
 GRID = [
     *CASES[:-1],
@@ -73,7 +71,7 @@ def settings(case: Case) -> dict[str, Any]:
     return {
         **{"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": given["sleeps"]},
         **{"version trl": "1.9.2", "a step generates more than once": True},
-        "ranks differ in their turns under FSDP or ZeRO-3": "turns" in given and "is_sharded" in given,
+        "ranks differ in their turns under FSDP or ZeRO-3": "is_uneven" in given and "is_sharded" in given,
     }
 
 
@@ -84,9 +82,11 @@ def has_feature(function: ast.FunctionDef) -> bool:
 
 def prepare() -> None:
     """Let the modules that are real import stand-ins for all others."""
+    from packaging import version
+
     real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
     sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
-    older = {"profiling_decorator": lambda it: it, "sanitize_logprob": _nothing, "version": packaging.version}
+    older = {"profiling_decorator": lambda it: it, "sanitize_logprob": _nothing, "version": version}
     for name in filter(importlib.util.find_spec, real):  # what commits before a release import there
         vars(importlib.import_module(name)).update(older)
 
@@ -138,7 +138,7 @@ class _Engine:
         return [SimpleNamespace(prompt_token_ids=[0], outputs=[answer]) for _ in prompts]
 
 
-class _Done(Exception):  # noqa: N818
+class _Done(Exception):
     """A generation is done. What becomes of its tokens takes no part."""
 
 
@@ -183,7 +183,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
 def _steps(case: Case, rank: int) -> Sequence[int]:
     """Return the steps that the optimizer has done before each of a rank's generations."""
     steps: Sequence[int] = case.options["steps"]
-    return steps[: case.options.get("turns", {rank: None})[rank]]
+    return [*dict.fromkeys(steps)] if rank and "is_uneven" in case.options else steps
 
 
 def _trainer(case: Case, rank: int, model: Any) -> Any:
