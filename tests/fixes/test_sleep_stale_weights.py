@@ -37,28 +37,40 @@ def test_another_call_is_no_anchor(old: str, new: str) -> None:
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _ASLEEP, _AWAKE = "_llm_weights_sleeping = True", "_llm_weights_sleeping = False"
-_IF = 'getattr(self, "_llm_weights_sleeping", True)'
-BY_HAND: ByHand = {
-    "never synced": Sub(_IF, "False"),
-    "always synced": Sub(_IF, "True"),
-    "the other way round": Sub(_IF, f"not {_IF}"),
-    "awake at first": Sub(_IF, _IF.replace("True", "False")),
-    "sleep is not noted": Sub(_ASLEEP, _AWAKE),
-    "reloaded after it": Sub(
-        ".sync_weights()", '.sync_weights()\n                self.llm.collective_rpc("reload_weights")'
-    ),
-    "reloaded instead": Sub("self.sync_weights()", 'self.llm.collective_rpc("reload_weights")'),
+_RELOAD, _SYNCED = '.llm.collective_rpc("reload_weights")', ".sync_weights()"
+
+
+def by_hand(of: str) -> ByHand:
+    """Return mutants of a function that generates with this engine."""
+    asked, again = f'getattr({of}, "_llm_weights_sleeping", True)', f"{_SYNCED}, {of}{_RELOAD}"
+    return {
+        "never synced": Sub(asked, "False"),
+        "always synced": Sub(asked, "True"),
+        "the other way round": Sub(asked, f"not {asked}"),
+        "awake at first": Sub(asked, asked.replace("True", "False")),
+        "sleep is not noted": Sub(_ASLEEP, _AWAKE),
+        "reloaded after it": Sub(_SYNCED, again),
+        "reloaded instead": Sub(_SYNCED, _RELOAD),
+    }
+
+
+_SYNC: ByHand = {
+    "not reloaded": Sub(f"self{_RELOAD}", "pass"),
+    "something else": Sub("reload_weights", "load_weights", 1),
+    "asleep again": Sub(f"self{_RELOAD}", f"self{_RELOAD}, self.llm.sleep(2)"),
+    "asleep before": Sub(f"self{_RELOAD}", f"self.llm.sleep(2), self{_RELOAD}"),
+    "another error": Sub("NotImplementedError", "KeyError"),
+    "raised again": Sub("pass", "raise"),
+    "no more without a reload": Sub("pass", "return"),
+    "no more": Sub(_AWAKE, f"{_AWAKE}; return"),
+    "still asleep": Sub(_AWAKE, _ASLEEP),
+    "as before": Sub(_AWAKE, '_llm_weights_sleeping = getattr(self, "_llm_weights_sleeping", True)'),
+    "noted elsewhere": Sub("self._llm", "self.llm._llm"),
 }
-_SENT: ByHand = {
-    "not reloaded": Sub('self.llm.collective_rpc("reload_weights")', "pass"),
-    "waking is not noted": Sub(_AWAKE, _ASLEEP),
-}
-_STEP = "self._last_loaded_step = -1"
 MUTANTS = [
-    Mutants("trl", ("0.28.0", "1.9.2"), BY_HAND, function=GENERATE),
-    Mutants("trl", ("0.28.0", "1.9.2"), _SENT, function=SYNC),
-    Mutants("trl", ("1.8.0",), {"sleep is not noted": Sub(_ASLEEP, _AWAKE)}, function=OPENENV),
-    Mutants("trl", ("0.25.1", "0.27.2"), {"kept": Sub(_STEP, "pass"), "none": Sub("-1", "0")}, function=TURN),
+    Mutants("trl", ("0.28.0", "1.9.2"), by_hand("self"), function=GENERATE),
+    Mutants("trl", ("0.28.0", "1.9.2"), _SYNC, function=SYNC),
+    Mutants("trl", ("1.8.0",), by_hand("trainer.vllm_generation"), function=OPENENV),
 ]
 _LATER = ("1.9.2", "1.8.0", "1.0.0", "0.28.0")
 _NONE = {"1.9.2": "it has no such rollouts", **dict.fromkeys(("0.27.2", "0.25.1"), "its rollouts are not cured")}

@@ -59,7 +59,9 @@ GRID = [
     *(_case(f"{job}, awake", 0, 1, 1, job=job, sleeps=False) for job in ("RLOO", "OpenEnv")),
     _case("a sync, awake", 0, 1, 2, job="sync", sleeps=False),
     _case("a sync", 0, 1, 2, job="sync"),
-    _case("what no sync sends", 0, 1, 2, job="sync", beyond=True),
+    _case("a sync, on an NPU", 0, 1, 2, job="sync", is_npu=True),
+    _case("what no sync sends", 0, 1, 2, job="sync", ranks=2, is_sharded=True, beyond=True),
+    _case("before any sync", 0, 0, loaded=0),
 ]
 HELD = {r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights"}
 YOURS = CASES[1]._replace(name="yours", core=False)
@@ -123,8 +125,8 @@ class _Engine:
     def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
         self.is_asleep = self.is_asleep and "weights" not in tags
 
-    def collective_rpc(self, _: str) -> None:
-        if self.is_npu:
+    def collective_rpc(self, method: str) -> None:
+        if self.is_npu or method != "reload_weights":
             raise NotImplementedError
         self.weights |= {} if self.is_asleep else {"weight": 0.5, "unsent": _UNSENT}
 
@@ -203,9 +205,9 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     )  # fmt: skip
     args = type("Args", (), {"__getattr__": _nothing, "vllm_enable_sleep_mode": given["sleeps"]})()
     vars(trainer).update(
-        accelerator=accelerator, model=model, args=args, state=SimpleNamespace(global_step=0), _last_loaded_step=-1,
+        accelerator=accelerator, model=model, args=args, state=SimpleNamespace(global_step=0),
         use_vllm=True, vllm_mode="colocate", vllm_tensor_parallel_size=size, tp_group=size > 1 and dist.group.WORLD,
-        num_generations=1, num_generations_eval=1, rollout_func=None,
+        num_generations=1, num_generations_eval=1, rollout_func=None, _last_loaded_step=given.get("loaded", -1),
     )  # fmt: skip
     if not importlib.util.find_spec(_ENGINE):
         trainer.llm = _Engine()
@@ -240,7 +242,7 @@ def _fill_in(engine: Any, function: str) -> None:
             asked = inspect.signature(itself).parameters.values()
             itself(**{it.name: given.get(it.name) for it in asked if it.name in given or it.default is it.empty})
             raise _Done
-        if sleeps and function != _SYNC:
+        if sleeps and (function != _SYNC or getattr(engine, "_llm_weights_sleeping", True)):
             woken()
         llm.generate([0])
         if sleeps:
