@@ -65,7 +65,7 @@ class Generate(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, [_FLAG])  # or upstream's own fix
+        refuse_own(function, [_FLAG, "sync_weights"])  # or upstream's own fix
         rows = [row for it in ast.walk(function) if isinstance(it, ast.If) for row in it.body]
         reload = once([row for row in rows if _reloads(row)], f'...llm.collective_rpc("{_RELOADS}")')
         of = re.findall(r"([\w.]+)\.llm\.", expression(reload))[0]
@@ -74,7 +74,8 @@ class Generate(Codemod):
         return [span(reload, reload, base.instead(_SYNCED.format(of=of))), noted]
 
     def fixed_upstream(self, function: Function) -> bool:
-        return _FLAG in mentioned(function) and not any(_reloads(it) for it in ast.walk(function))
+        names = mentioned(function)
+        return _FLAG in names and not names & {"getattr", _RELOADS}
 
 
 class SyncWeights(Generate):
@@ -136,8 +137,11 @@ def _rows(function: Function, called: str) -> list[ast.Expr]:
 
 
 def _reloads(node: ast.AST) -> bool:
-    """Return whether a statement reloads the weights from disk, and does nothing else but to catch an error of it."""
-    return isinstance(node, (ast.Expr, ast.Try)) and f".llm.collective_rpc('{_RELOADS}')" in expression(node)
+    """Return whether a statement reloads the weights from disk, and does nothing else but pass over an error of it."""
+    if isinstance(node, ast.Try):
+        caught = [row for handler in node.handlers for row in handler.body if not isinstance(row, ast.Pass)]
+        return len(node.body) == 1 and _reloads(node.body[0]) and not (caught or node.orelse or node.finalbody)
+    return isinstance(node, ast.Expr) and expression(node).endswith(f".llm.collective_rpc('{_RELOADS}')")
 
 
 CODEMODS = {
