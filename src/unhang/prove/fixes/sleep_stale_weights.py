@@ -51,9 +51,10 @@ CASES = (
     _case("turns-2", 1, 1, 2, ranks=2, is_uneven=True, core=True),
     _case("awake", 0, 1, 1, sleeps=False, core=True),
     _case("turns-zero3-2", 1, 1, 2, ranks=2, is_uneven=True, is_sharded=True)._replace(patched=HUNG),
+    _case("own-sleep", 1, 1, own=True)._replace(patched=DIFFERS),
 )
 GRID = [
-    *CASES[:-1],
+    *CASES[:-2],
     _case("no reload, as on an NPU", 0, 1, 1, is_npu=True, of=[_GENERATE]),
     _case("two ranks of OpenEnv", 0, 1, 1, job="OpenEnv", ranks=2, is_parallel=True),
     *(_case(f"{job}, awake", 0, 1, 1, job=job, sleeps=False) for job in ("RLOO", "OpenEnv")),
@@ -61,9 +62,12 @@ GRID = [
     _case("a sync", 0, 1, 2, job="sync"),
     _case("a sync, on an NPU", 0, 1, 2, job="sync", is_npu=True),
     _case("what no sync sends", 0, 1, 2, job="sync", ranks=2, is_sharded=True, beyond=True),
-    _case("before any sync", 0, 0, loaded=0),
+    _case("before any sync", 0, 0, loaded=0, of=[_GENERATE]),
 ]
-HELD = {r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights"}
+HELD = {
+    "use_vllm and": "of a rollout_func of the user's",
+    r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights",
+}
 YOURS = CASES[1]._replace(name="yours", core=False)
 
 
@@ -74,6 +78,7 @@ def settings(case: Case) -> dict[str, Any]:
         **{"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": given["sleeps"]},
         **{"version trl": "1.9.2", "a step generates more than once": True},
         "ranks differ in their turns under FSDP or ZeRO-3": "is_uneven" in given and "is_sharded" in given,
+        "code of your own lets vLLM sleep": "own" in given,
     }
 
 
@@ -169,6 +174,9 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
     for step in _steps(case, rank):
         model["weight"].data.fill_(step if rank == 0 or "is_sharded" not in given else 0)
         trainer.state.global_step = step
+        if "own" in given and step == trainer._last_loaded_step:
+            trainer.vllm_generation.sync_weights()
+            trainer.llm.sleep(2)
         if given["job"] != "OpenEnv":
             with contextlib.suppress(_Done):
                 trainer._generate_single_turn(**{it.name: known.get(it.name) for it in asked if it.default is it.empty})
@@ -196,7 +204,8 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     kind = "RLOO" if given["job"] == "RLOO" else "GRPO"
     known = getattr(importlib.import_module(_TRAINERS[kind]), f"{kind}Trainer")
     (other := MagicMock()).__bool__.return_value = False
-    trainer: Any = object.__new__(type("Job", (known,), {"__getattr__": lambda *_: other}))
+    above = type("Base", (), {"_prepare_inputs": lambda _, it: it})
+    trainer: Any = object.__new__(type("Job", (known, above), {"__getattr__": lambda *_: other}))
     size = case.topology.world if "is_parallel" in given else 1
     plugin = SimpleNamespace(zero_stage=3) if "is_sharded" in given else None
     accelerator = SimpleNamespace(
@@ -219,6 +228,9 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     made = importlib.import_module(_ENGINE).VLLMGeneration
     engine = made(**{name: asked[name] for name in inspect.signature(made).parameters if name in asked})
     gather = _gathered if plugin else lambda _: contextlib.nullcontext()
+    vars(engine).update(
+        dict.fromkeys(("rollout_func", "tools", "chat_template", "chat_template_kwargs")) | vars(engine)
+    )
     engine._dist = SimpleNamespace(is_fsdp=False, gather_params=gather)
     trainer.vllm_generation, trainer.llm = engine, engine.llm
     if function:
