@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 from unittest.mock import MagicMock
 
 from ..cases import DIFFERS, HUNG, PASSED, Case, Topology
@@ -29,6 +29,7 @@ _TRAINERS = {kind: f"trl.trainer.{kind.lower()}_trainer" for kind in ("GRPO", "R
 _AROUND = "trl transformers accelerate datasets huggingface_hub pandas jinja2 requests peft vllm deepspeed".split()
 _GENERATE, _SYNC, _TURN = "VLLMGeneration.generate", "VLLMGeneration.sync_weights", "Trainer._generate_single_turn"
 _ROLLOUT = "_generate_rollout_completions_colocate"
+_AS_IS: dict[str, Any] = dict.fromkeys(("profiling_decorator", "maybe_apply_chat_template"), lambda it, *_: it)
 _LOST, _UNSENT = -99.0, 7.0
 """A weight after a sleep at level 2; and one that only the checkpoint has, not the trainer."""
 
@@ -65,7 +66,6 @@ GRID = [
     _case("before any sync", 0, 0, loaded=0, of=[_GENERATE]),
 ]
 HELD = {
-    "use_vllm and": "of a rollout_func of the user's",
     r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights",
 }
 YOURS = CASES[1]._replace(name="yours", core=False)
@@ -93,7 +93,8 @@ def prepare() -> None:
 
     real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
     sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
-    older = {"profiling_decorator": lambda it: it, "sanitize_logprob": _nothing, "version": version}
+    older = {**_AS_IS, "Optional": Optional, "re": MagicMock(), "version": version}
+    older |= dict.fromkeys(("is_conversational", "sanitize_logprob"), _nothing)
     for name in filter(importlib.util.find_spec, real):  # what commits before a release import there
         vars(importlib.import_module(name)).update(older)
 
@@ -102,9 +103,8 @@ def _stand_in(name: str) -> ModuleType:
     """Return a module with every name. What asks whether something is so or there says no, but of vLLM."""
     others = any_module(name)
     made = Filled(name, lambda inner: _nothing if inner.startswith("is_") else getattr(others, inner))
-    as_is = dict.fromkeys(("profiling_decorator", "maybe_apply_chat_template"), lambda it, *_: it)
     deepspeed = SimpleNamespace(GatheredParameters=_gathered)
-    vars(made).update(as_is, __version__="5.0.0", is_vllm_available=lambda: True, LLM=_Engine, zero=deepspeed)
+    vars(made).update(_AS_IS, __version__="5.0.0", is_vllm_available=lambda: True, LLM=_Engine, zero=deepspeed)
     return made
 
 
