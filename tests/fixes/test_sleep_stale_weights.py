@@ -65,7 +65,9 @@ def by_hand(of: str) -> ByHand:
 
 _SYNC: ByHand = {
     "not reloaded": Sub(f"self{_RELOAD}", "pass"),
-    "something else": Sub("reload_weights", "load_weights", 1),
+    "something else": Sub('"reload_weights"', '"load_weights"'),
+    "only woken": Sub(f"self{_RELOAD}", "self.llm.wake_up()"),
+    "no more after a reload": Sub(f"self{_RELOAD}", f"self{_RELOAD}; return"),
     "asleep again": Sub(f"self{_RELOAD}", f"self{_RELOAD}, self.llm.sleep(2)"),
     "asleep before": Sub(f"self{_RELOAD}", f"self.llm.sleep(2), self{_RELOAD}"),
     "another error": Sub("NotImplementedError", "KeyError"),
