@@ -33,8 +33,10 @@ NONE_LEFT = "a micro-batch with no token left for MTP"
 MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
 ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
 SHORT = "a step is cut short"
+TURNS = "a step generates more than once"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
+    TURNS,
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -142,6 +144,12 @@ JOBS = [
         "loss_type=cispo": STRIKES, "use_liger_kernel=true": CANNOT,
     }),
     ("grpo-window-scale", "trl 0.22.0", "trl grpo --steps_per_generation 4", {"use_liger_loss=true": CANNOT}),
+    ("sleep-stale-weights", "trl 1.9.2", "trl grpo --use_vllm --vllm_mode colocate --vllm_enable_sleep_mode", {
+        "vllm_mode=server": CANNOT, "vllm_enable_sleep_mode=false": CANNOT, "use_vllm=false": CANNOT,
+    }),
+    ("sleep-stale-weights", "trl 0.27.2", "trl rloo --use_vllm --vllm_mode colocate --vllm_enable_sleep_mode true", {
+        f"{TURNS}=False": CANNOT,
+    }),
 ]  # fmt: skip
 
 
