@@ -119,7 +119,7 @@ class _Engine:
 
     def __init__(self, **_: Any) -> None:
         self.weights, self.is_asleep = {"weight": 0.5, "unsent": _UNSENT}, False
-        self.sent, self.sampled = 0, list[tuple[float, float]]()
+        self.sent, self.sampled = 0, list[tuple[float, float | None]]()
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.load))
         worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
         self.llm_engine, self.reset_prefix_cache = SimpleNamespace(model_executor=worker), _nothing
@@ -140,7 +140,7 @@ class _Engine:
         self.weights |= {} if self.is_asleep else {name: float(it) for name, it in weights}
 
     def generate(self, prompts: Sequence[Any], **_: Any) -> list[Any]:
-        self.sampled.append((self.weights["weight"], self.weights["unsent"]))
+        self.sampled.append((self.weights["weight"], self.weights.get("unsent")))
         answer = SimpleNamespace(token_ids=[0], logprobs=[{0: SimpleNamespace(logprob=-1.0, rank=1)}], text="")
         return [SimpleNamespace(prompt_token_ids=[0], outputs=[answer]) for _ in prompts]
 
@@ -161,7 +161,7 @@ def _gathered(params: Any) -> Iterator[None]:
     param.data = own
 
 
-def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
+def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], int]:
     """Generate at each step. Return which weights each generation sampled with, and how many were sent in all."""
     import torch
 
@@ -185,8 +185,6 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float]], int]:
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = step
         getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
-    if not trainer.vllm_generation:  # 0.25 reads no checkpoint
-        return [(weight, _UNSENT) for weight, _ in trainer.llm.sampled], trainer.llm.sent
     return trainer.llm.sampled, trainer.llm.sent
 
 
@@ -220,6 +218,7 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     )  # fmt: skip
     if not importlib.util.find_spec(_ENGINE):
         trainer.llm = _Engine()
+        del trainer.llm.weights["unsent"]  # 0.25 never reads the checkpoint again
         if given["sleeps"]:
             trainer.llm.sleep(2)
         return trainer
@@ -267,13 +266,13 @@ def _fill_in(engine: Any, function: str) -> None:
         engine.sync_weights = woken
 
 
-def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int]]) -> str:
     """Return which generation sampled with other weights than are due, or how often they were sent in vain."""
     given, function = case.options, case.options.get("function", "")
     is_part = function.endswith(_TURN) or (function == _SYNC and "beyond" not in given) or "is_npu" in given
     for rank, (sampled, sent) in enumerate(ranks):
         due = _steps(case, rank)
-        lost = [unsent for _, unsent in sampled if unsent != _UNSENT and not is_part]
+        lost = [unsent for _, unsent in sampled if unsent == _LOST and not is_part]
         if [weight for weight, _ in sampled] != [*due] or lost:
             return right(case, ranks)
         if not function.endswith(_TURN) and sent != len(due if given["sleeps"] else {*due}):
@@ -281,7 +280,7 @@ def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) ->
     return ""
 
 
-def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float]], int]]) -> str:
+def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int]]) -> str:
     """Return what was seen, beside what is due."""
     sampled = [*zip(*ranks[0][0])]
     return f"vLLM samples with {[*sampled[0]]}, due {[*case.options['steps']]}, and with {[*sampled[1]]} of disk"
