@@ -115,8 +115,8 @@ def located(file: str, entry: str) -> str:
     """Return a file that is there with its line which an entry of a problem names, the first if none has it."""
     if found := re.fullmatch(r"line (\d+)", entry):
         return f"{file}:{found[1]}"
-    key = [word for word in re.split(r"[.'\[\]]+", entry) if word and not word.isdigit()][-1]
-    return marked(file, f'"{entry}"', f'"{key}"', f"## {entry}", entry, "CODEMODS")
+    keys = [word for word in re.split(r"[.'\[\]]+", entry) if word and not word.isdigit()]
+    return marked(file, f'"{entry}"', *(f'"{key}"' for key in reversed(keys)), f"## {entry}", entry, "CODEMODS")
 
 
 def marked(file: str, *marks: str) -> str:

@@ -38,6 +38,7 @@ COVERED_BY = {
     "src/unhang/prove/ranks/around.py": "prove/fixes/test_infer_metric_rank0.py",
     "src/unhang/prove/ranks/files.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/megatron.py": "proofs/test_proofs.py",
+    "src/unhang/prove/ranks/megatron_fsdp.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/moe_layer.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/routers.py": "proofs/test_proofs.py",
     "src/unhang/prove/ranks/shims.py": "upstream/test_runner.py",

@@ -147,7 +147,8 @@ MANIFEST, MODULE = f"patches/{FIX}/manifest.json", "codemods/mean_metric_dtype.p
     [
         (MANIFEST, "when", '"when":'),
         (MANIFEST, "manifest['changes-numbers']", '"changes-numbers":'),
-        (MANIFEST, "targets[0].file", '"file":'),
+        (MANIFEST, "decisions[0].why", '"why":'),
+        (MANIFEST, "targets[0].file", '"targets":'),  # which has it in a line
         (MANIFEST, "manifest", "{"),
         (f"patches/{FIX}/page.md", "Danger", "## Danger"),
         (f"patches/{FIX}/page.md", "line 3", ""),

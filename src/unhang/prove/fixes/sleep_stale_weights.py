@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Optional
@@ -89,14 +90,16 @@ def has_feature(function: ast.FunctionDef) -> bool:
 
 def prepare() -> None:
     """Let the modules that are real import stand-ins for all others."""
-    from packaging import version
-
     real = {_ENGINE, _OPENENV, *_TRAINERS.values()}
     sys.meta_path[:0] = [Around(package, real, _stand_in) for package in _AROUND]
-    older = {**_AS_IS, "Optional": Optional, "re": MagicMock(), "version": version}
+    older = {**_AS_IS, "Optional": Optional, "re": MagicMock(), "version": SimpleNamespace(parse=_parts)}
     older |= dict.fromkeys(("is_conversational", "sanitize_logprob"), _nothing)
     for name in filter(importlib.util.find_spec, real):  # what commits before a release import there
         vars(importlib.import_module(name)).update(older)
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _stand_in(name: str) -> ModuleType:
