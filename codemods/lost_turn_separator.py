@@ -1,0 +1,137 @@
+"""verl: put what a chat template writes after an answer between the model's own tokens and the next turn.
+
+https://github.com/verl-project/verl/pull/6921, as merged, takes it from the end of a user's turn.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from unhang.codemods.base import (
+    Codemod,
+    argument,
+    assigned,
+    bound,
+    calls,
+    expression,
+    followed_by,
+    mentioned,
+    once,
+    preceded_by,
+    refuse_own,
+    span,
+    with_argument,
+)
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+_TURN, _SYSTEM = "self.apply_chat_template", "len(self.system_prompt)"
+_SEPARATOR = """\
+# unhang lost-turn-separator: the model stops before what its template writes after an answer
+from os.path import commonprefix
+
+template, ends = {template}, []
+chat = [{{"role": it, "content": f"unhang {{it}}"}} for it in ("user", "assistant", "user")]
+for said in (chat, chat[:2]):
+    text = template.apply_chat_template(said, tokenize=False{options})
+    end = text.partition("unhang assistant")[2]
+    ends.append(self.tokenizer.encode(end, add_special_tokens=False))
+end, last = commonprefix(ends), {before}[-1]
+separator = end[end.index(last) + 1 :] if last in end else []
+"""
+_OLDER = "self.tokenizer", ""
+_NEWER = "self.processor or self.tokenizer", "self.apply_chat_template_kwargs"
+_BUILDER = 'getattr(self, "processor", None) or self.tokenizer', "self.chat_template_kwargs"
+_MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
+_OWN = {"commonprefix", "template", "ends", "chat", "said", "text", "end", "last", "separator"}
+
+
+class Turn(Codemod):
+    """Let the tokens of a turn begin with those that the template writes after an answer.
+
+    Before::
+
+        async def respond(self, data, messages):
+            new_ids = await self.apply_chat_template(messages, remove_system_prompt=True)
+            data.prompt_ids += new_ids
+
+    After::
+
+        async def respond(self, data, messages):
+            new_ids = await self.apply_chat_template(messages, remove_system_prompt=True)
+            # unhang lost-turn-separator: the model stops before what its template writes after an answer
+            from os.path import commonprefix
+
+            ...
+            end, last = commonprefix(ends), data.prompt_ids[-1]
+            separator = end[end.index(last) + 1 :] if last in end else []
+            new_ids = separator + new_ids
+            data.prompt_ids += new_ids
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, ["turn_separator", *_OWN & bound(function)])
+        rows = [(it, *of) for it in ast.walk(function) if isinstance(it, ast.stmt) and (of := assigned(it))]
+        row, turn, _ = once([it for it in rows if _is_turn(it[2])], "... = a turn without the system prompt")
+        sums = [it.target for it in ast.walk(function) if isinstance(it, ast.AugAssign) and expression(it.value) == turn]
+        before = expression(once(sums, f"... += {turn}"))
+        text = _separator(*_OLDER if function.name == "run" else _NEWER, before)
+        return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
+
+    def fixed_upstream(self, function: Function) -> bool:
+        return "turn_separator" in mentioned(function)
+
+
+def _is_turn(value: ast.expr) -> bool:
+    """Return whether a value is the tokens of a turn, rendered alone, without the system prompt before it."""
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.slice, ast.Slice) and expression(value.slice) == f"{_SYSTEM}:"
+    return any(argument(it, "remove_system_prompt") for it in calls(value, _TURN))
+
+
+class Merge(Codemod):
+    """Insert what the template writes after an answer, where a builder has no rule of its own.
+
+    Before::
+
+        def merge(self, runtime_token_ids, appended_token_ids):
+            merged = list(runtime_token_ids) + list(appended_token_ids)
+            return MergeResult(token_ids=merged)
+
+    After::
+
+        def merge(self, runtime_token_ids, appended_token_ids):
+            # unhang lost-turn-separator: the model stops before what its template writes after an answer
+            from os.path import commonprefix
+
+            ...
+            runtime_token_ids = [*runtime_token_ids, *separator]
+
+            merged = list(runtime_token_ids) + list(appended_token_ids)
+            # unhang lost-turn-separator: as above
+            return MergeResult(token_ids=merged, inserted_token_ids=separator)
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, ["inserted_token_ids", *_OWN & bound(function)])
+        rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
+        row = once(rows, f"... = {_MERGED}")
+        text = _separator(*_BUILDER, "[None, *runtime_token_ids]")
+        result = once(calls(function, "MergeResult"), "MergeResult(...)")
+        above = "# unhang lost-turn-separator: as above"
+        return [
+            span(row, row, preceded_by(f"{text}runtime_token_ids = [*runtime_token_ids, *separator]\n")),
+            with_argument(function, result, "inserted_token_ids=separator", above),
+        ]
+
+
+def _separator(template: str, options: str, before: str) -> str:
+    """Return the statements that find the separator; ``before`` are the tokens before the turn."""
+    given = f", **{options}" if options else ""
+    return _SEPARATOR.format(template=template, options=given, before=before)
+
+
+CODEMODS = {
+    **{f"ToolAgentLoop.{it}": Turn() for it in ("run", "_handle_processing_tools_state", "_handle_interacting_state")},
+    **{f"ContinuousTokenBuilder._merge_{it}_token_ids": Merge() for it in ("non_assistant", "context")},
+}
