@@ -73,8 +73,8 @@ class Turn(Codemod):
         refuse_own(function, ["turn_separator", *_OWN & bound(function)])
         rows = [(it, *of) for it in ast.walk(function) if isinstance(it, ast.stmt) and (of := assigned(it))]
         row, turn, _ = once([it for it in rows if _is_turn(it[2])], "... = a turn without the system prompt")
-        sums = [it.target for it in ast.walk(function) if isinstance(it, ast.AugAssign) and expression(it.value) == turn]
-        before = expression(once(sums, f"... += {turn}"))
+        sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
+        before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
         text = _separator(*_OLDER if function.name == "run" else _NEWER, before)
         return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
 

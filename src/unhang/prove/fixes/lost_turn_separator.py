@@ -1,7 +1,7 @@
 """verl: the tokens of its real agent loop for tools, beside the chat template over the whole conversation.
 
-The loop, its base class, and what builds a turn are real. The tokenizer has a token for each byte, and small templates
-in the shapes of known ones. The model, the tools and the parser of their calls are scripts.
+The loop and what builds its turns are real. The tokenizer has a token for each byte, and small templates in the shapes
+of known ones. The model, the tool, the user and the parser of calls are scripts.
 """
 
 from __future__ import annotations
@@ -12,35 +12,25 @@ import importlib
 import importlib.util
 import sys
 from functools import cache
-from itertools import zip_longest
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import Mock
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, any_module
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 WARM = ("torch", "ray", "hydra", "tensordict", "transformers")
-_LOOPS, _TOKENIZER = "verl.experimental.agent_loop", "verl.utils.tokenizer"
-_LOOP, _BASE = f"{_LOOPS}.tool_agent_loop", f"{_LOOPS}.agent_loop"
-_REAL = (
-    *(_LOOP, _BASE, "verl.tools.schemas", "verl.utils.chat_template", _TOKENIZER),
-    *(
-        f"{_TOKENIZER}.{it}"
-        for it in ("chat_template", "continuous_token", "continuous_token_wiring", "deepseek", "tokenizer")
-    ),
+_BASE, _LOOP, _TOKENIZER = (
+    *(f"verl.experimental.agent_loop.{it}agent_loop" for it in ("", "tool_")),
+    "verl.utils.tokenizer",
 )
-_BUILDER = "ContinuousTokenBuilder"
-_TOOLS, _USERS = ("ToolAgentLoop._handle_processing_tools_state", "ToolAgentLoop._handle_interacting_state")
-_RUN = "ToolAgentLoop.run"
-_ANY = [_TOOLS, _RUN, *(f"{_BUILDER}._merge_{it}_token_ids" for it in ("non_assistant", "context"))]
-_WHERE, _MOST = "the tokens are", 10**6
-_FIRST = 7  # so long is an answer
-_START, _HEARD = [{"role": "user", "content": "weather?"}], "18 C"
-Rollout = tuple[list[list[int]], list[int], list[int], list[int], "list[float] | None"]
-"""What the model is asked with, each time; the prompt, the response, its mask, its log-probabilities."""
+_REAL = {_BASE, _LOOP, _TOKENIZER, "verl.utils.chat_template", "verl.tools.schemas"}
+_REAL |= {f"{_TOKENIZER}.{it}" for it in ("chat_template", "continuous_token", "continuous_token_wiring", "tokenizer")}
+_TOOLS, _USERS, _RUN = (
+    f"ToolAgentLoop.{it}" for it in ("_handle_processing_tools_state", "_handle_interacting_state", "run")
+)
+_MERGES = [f"ContinuousTokenBuilder._merge_{it}_token_ids" for it in ("non_assistant", "context")]
+_WHERE, _START, _HEARD = "the tokens are", [{"role": "user", "content": "weather?"}], "18 C"
 _SHAPES = {  # what a turn begins with, and what an answer and any other turn end with
     "ChatML": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
     "thinking": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
@@ -50,62 +40,54 @@ _SHAPES = {  # what a turn begins with, and what an answer and any other turn en
     "line before": ("\n<|im_start|>", "<|im_end|>", "<|im_end|>"),
     "brackets": ("[INST]", "</s>", "[/INST]"),
 }
-_LOST = ("ChatML", "thinking", "two lines", "open users")
+_LOST = [*_SHAPES][:4]
 _TEMPLATE = """\
-{%- set ns = namespace(last=0) %}{% for m in messages if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endfor %}
-{%- macro text(m) %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text or it }}{% endfor %}
-{%- endmacro %}
 {%- if not messages or messages[0].role != 'system' %}{{ 'BEGINsystem\nhelpOTHER' }}{% endif %}
 {%- for m in messages if m.role %}{{ 'BEGIN' + m.role + '\n' }}
-{%- if m.role != 'assistant' %}{{ text(m) + 'OTHER' }}
-{%- else %}{{ '<think></think>' if thinks and '</think>' not in m.content }}
-{%- if thinks and not keeps and loop.index0 < ns.last %}{{ m.content.split('</think>')[-1] + 'ANSWER' }}
-{%- else %}{{ m.content + 'ANSWER' }}{% endif %}{% endif %}{% endfor %}
+{%- if m.role != 'assistant' %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text or it }}
+{%- endfor %}{{ 'OTHER' }}
+{%- elif FORGETS and not keeps and messages[loop.index:] | selectattr('role', 'equalto', 'user') | list %}{{ m.content.split('</think>')[-1] + 'ANSWER' }}{% else %}{{ m.content + 'ANSWER' }}{% endif %}{% endfor %}
 {%- if add_generation_prompt %}{{ 'BEGINassistant\n' }}{% endif %}"""
+Rollout = tuple[list[list[int]], list[int], list[int], "list[float] | None"]
+"""What the model is asked with, each time; the response, its mask, and its log-probabilities."""
 
 
 def _case(name: str, shape: str = "ChatML", core: bool = False, **options: Any) -> Case:
-    """Return a case: unless told, three rounds of a tool; the model stops with the end that the template gives it."""
-    options = {"shape": shape, "rounds": 3, "of": _ANY, "may_pass": True, **options}
-    is_lost = shape in _LOST and "stop" not in options and options["rounds"] and options.get("limit") != _FIRST
-    ends = (DIFFERS, _WHERE) if is_lost and "due" not in options else (PASSED, "")
+    """Return a case: unless told, three rounds of a tool, and answers that end as the template has it."""
+    options = {"shape": shape, "rounds": 3, "of": [_TOOLS, _RUN, *_MERGES], "may_pass": True, **options}
+    is_lost = shape in _LOST and options["rounds"] and not {"stop", "due"} & {*options} and options.get("limit") != 24
+    ends = (DIFFERS, _WHERE) if is_lost else (PASSED, "")
     return Case(name, Topology(), *ends, options, core, DIFFERS if "due" in options else PASSED)
 
 
 _USER: dict[str, Any] = {"users": True, "of": [_USERS]}
-_OTHER = {"stop": "<|endoftext|>", "beyond": True}  # upstream's own fix adds the newline after any token
+_NEWER: dict[str, Any] = {"of": [_TOOLS, *_MERGES]}
+_KINDS = {"tools": _NEWER, "users": _USER}
 CASES = (
     _case("three-tools", core=True),
     _case("three-users", core=True, **_USER),
-    _case("one-tool", rounds=1),
-    _case("image", image=True, of=[_TOOLS]),
+    _case("image", shows=True, **_NEWER, image=True),
     _case("no-separator", "no separator", core=True),
-    _case("line-before", "line before"),
-    _case("brackets", "brackets", beyond=True),
-    _case("no-tool", rounds=0, core=True),
-    _case("cut-off", stop="", beyond=True, core=True),
-    _case("another-end", **_OTHER),
+    _case("brackets", "brackets", beyond=True),  # upstream's own fix takes the end of a user's turn for the separator
+    _case("cut-off", stop="", beyond=True, core=True),  # it adds one to any answer
+    _case("no-tool", rounds=0),
     _case("mid-run", due="<|im_end|>"),
 )
 GRID = [
     *CASES[:-1],
-    *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in _SHAPES),
-    *(_case(shape, shape, beyond=shape in ("open users", "two lines")) for shape in _LOST[1:]),
-    *(_case(f"{end or 'cut off'}, users", stop=end, **_USER) for end in ("", "<|endoftext|>")),
-    *(_case(f"at most {limit}", limit=limit) for limit in (_FIRST, 31, 32, 62)),
-    _case("log-probabilities", logs=True, of=[it for it in _ANY if it != _RUN]),
-    _case("log-probabilities, users", logs=True, **_USER),
-    _case("processor", processor=True, of=[_TOOLS]),
-    _case("processor, users", processor=True, **_USER),
+    *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in [*_SHAPES][1:]),
+    *(
+        _case(shape, shape, beyond=shape in _LOST[2:])
+        for shape in ("thinking", "two lines", "open users", "line before")
+    ),
+    *(_case(f"another end, {who}", stop="<|endoftext|>", beyond=True, **more) for who, more in _KINDS.items()),
+    *(_case(f"at most {limit}", limit=limit) for limit in (24, 48, 49, 96)),
+    *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
+    *(_case(f"processor, {who}", shows=True, **more) for who, more in _KINDS.items()),
     _case("continuous tokens", continuous=True, of=[_TOOLS]),
 ]
 HELD: dict[str, str] = {}
 YOURS = CASES[0]._replace(name="yours", core=False)
-
-
-def caveat(case: Case) -> str:
-    """Return what the case leaves open."""
-    return "a template of the proof's own, in the shape of Qwen's: yours may write nothing after an answer"
 
 
 def settings(case: Case) -> dict[str, Any]:
@@ -113,15 +95,15 @@ def settings(case: Case) -> dict[str, Any]:
     options = case.options
     return {
         "version verl": "0.8.0",
-        "a dataset or a default_agent_loop with tool_agent": options["rounds"] > 0,
-        "a chat template that writes something between two turns, as ChatML does": options["shape"] in _LOST,
-        "answers that end as the template ends them": "stop" not in options,
+        "a chat template that writes something between an answer and the next turn, as ChatML does": options["shape"]
+        in _LOST,
+        "turns of tools or of an interaction": options["rounds"] > 0 and "stop" not in options,
         "it goes on with a policy that was trained without this fix": "due" in options,
     }
 
 
 def has_feature(function: ast.FunctionDef) -> bool:
-    """Return whether the function has to do with turns; from 0.6 on, ``run`` leaves them to others."""
+    """Return whether the function builds turns; from 0.6 on, ``run`` leaves them to others."""
     return function.name != "run" or "system_prompt" in ast.unparse(function)
 
 
@@ -136,100 +118,76 @@ def prepare() -> None:
 
 
 def on_rank(case: Case, rank: int) -> Rollout | None:
-    """Roll out one conversation. Return nothing where a release has no such turns, or where others build them."""
-    kind, options = importlib.import_module(_LOOP).ToolAgentLoop, case.options
-    script = _Script(case, is_old=not hasattr(kind, _TOOLS[14:]))
-    is_default = not options.get("function", "").startswith("Tool")  # the builder of models without one of their own
-    is_built = hasattr(kind, "ct_merge_assistant_token") and (
-        is_default or "continuous" in options or not hasattr(kind, "apply_chat_template")
+    """Roll out one conversation; nothing if a release has none of that kind."""
+    kind, options, function = (
+        importlib.import_module(_LOOP).ToolAgentLoop,
+        case.options,
+        case.options.get("function", ""),
     )
-    has_no_users = options.get("users") and not hasattr(kind, _USERS[14:])
-    if not options.get("feature", True) or has_no_users or (_shows(case) and (is_built or script.is_old)):
+    is_default = not function.startswith("Tool")  # the builder of models that have none of their own
+    is_newest = not hasattr(kind, "apply_chat_template")
+    is_built = hasattr(kind, "ct_merge_assistant_token") and (is_default or "continuous" in options or is_newest)
+    needs = [_USERS] if "users" in options else [_TOOLS] if "shows" in options else []
+    is_there = all(hasattr(kind, it[14:]) for it in needs) and (is_newest or not is_built or "shows" not in options)
+    family = "qwen" if not is_default and options["shape"] in _LOST else "default"
+    family = {"qwen": "qwenvl", "default": "vldefault"}[family] if "shows" in options else family
+    if not options.get("feature", True) or not is_there:
         return None
-    family = "default" if is_default or options["shape"] not in _LOST else "qwen"
-    return asyncio.run(_rolled_out(case, kind, script, family if is_built else ""))
+    return asyncio.run(_rolled_out(case, kind, family if is_built else ""))
 
 
-async def _rolled_out(case: Case, kind: Any, script: _Script, family: str) -> Rollout:
+async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
     """Roll out with the builder of a family of models, if one is named."""
     base: Any = importlib.import_module(_BASE)
-    options, loop, tokenizer = case.options, kind.__new__(kind), _tokenizer(case.options["shape"])
-    given = {"raw_prompt": [*_START], "extra_info": {"interaction_kwargs": {"name": "it"}}}
-    vars(loop).update(tokenizer=tokenizer, loop=asyncio.get_running_loop(), tool_parser=script, server_manager=script)
-    vars(loop).update(dict.fromkeys(("max_user_turns", "max_assistant_turns", "tool_schemas", "processor")), tools={})
-    vars(loop).update(max_parallel_calls=9, response_length=options.get("limit", _MOST), tool_parser_name="hermes")
+    options, asked, is_old = case.options, list[list[int]](), not hasattr(kind, _TOOLS[14:])
+    tokenizer, heard = _tokenizer(options["shape"]), SimpleNamespace(text=_HEARD, image=None, video=None)
+    heard.image = [object()] if "image" in options else None
+
+    async def generate(prompt_ids: list[int], **_: Any) -> Any:
+        asked.append([*prompt_ids])
+        ids = _said(case, len(asked) - 1)
+        logs = [-1.0 * len(asked)] * len(ids) if "logs" in options else None
+        more: dict[str, Any] = {"log_probs": logs, "routed_experts": None, "num_preempted": None, "extra_fields": {}}
+        return ids if is_old else SimpleNamespace(token_ids=ids, **more)
+
+    async def parsed(*_: Any) -> Any:
+        call = SimpleNamespace(name="weather", arguments="{}", tool_call_id=None)
+        return "", [] if "users" in options or len(asked) > options["rounds"] else [call]
+
+    async def called(*_: Any) -> Any:
+        return {"role": "tool", "content": _HEARD} if is_old else (heard, None, {})
+
+    async def replied(*_: Any, **__: Any) -> Any:
+        return len(asked) == options["rounds"], _HEARD, None, {}
+
+    async def nothing(*_: Any, **__: Any) -> Any:
+        return {}
+
+    def processed(text: list[str], **_: Any) -> Any:
+        return {"input_ids": importlib.import_module("torch").tensor([_encoded(case, text[0])])}
+
+    loop: Any = object.__new__(type("Loop", (kind,), {"__getattr__": lambda *_: None}))
+    shows = {"processor": Mock(side_effect=processed, apply_chat_template=tokenizer.apply_chat_template)}
+    shows = shows if "shows" in options else {}
+    user = SimpleNamespace(generate_response=replied, start_interaction=nothing)
     vars(loop).update(
-        rollout_config=SimpleNamespace(prompt_length=_MOST, full_determinism=False), enable_continuous_token=False
-    )
-    vars(loop).update(apply_chat_template_kwargs={}, mm_processor_kwargs={}, interaction_config_file=script.users)
-    vars(loop).update(interaction_map={"it": script}, _call_tool=script.called)
-    vars(loop).update(process_vision_info=script.start_interaction, process_multi_modal_info=script.start_interaction)
-    if _shows(case):
-        loop.processor = _Processor(tokenizer)
+        tokenizer=tokenizer, loop=asyncio.get_running_loop(), server_manager=SimpleNamespace(generate=generate),
+        tool_parser=SimpleNamespace(extract_tool_calls=parsed, stop_token_ids=()), _call_tool=called,
+        interaction_config_file="users" in options, interaction_map={"it": user}, max_parallel_calls=9, tools={},
+        response_length=options.get("limit", 10**6), rollout_config=SimpleNamespace(prompt_length=10**6, full_determinism=False),
+        apply_chat_template_kwargs={}, mm_processor_kwargs={}, process_vision_info=nothing,
+        process_multi_modal_info=nothing, enable_continuous_token=bool(family), **shows,
+    )  # fmt: skip
     if family:
-        builder = base.create_continuous_token_builder(tokenizer, model_family=family)
-        loop.continuous_token_builder, loop.enable_continuous_token = builder, True
+        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
     elif first := getattr(base, "initialize_system_prompt", None):
         loop.system_prompt = first(loop.processor or tokenizer)
         loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     else:
         loop.system_prompt = tokenizer.apply_chat_template([{}], tokenize=True)
-    done = await loop.run(sampling_params={}, **({"messages": [*_START]} if script.is_old else given))
-    logs = getattr(done, "response_logprobs", None)
-    return script.asked, done.prompt_ids, done.response_ids, done.response_mask, logs
-
-
-def _shows(case: Case) -> bool:
-    return not {"image", "processor"}.isdisjoint(case.options)
-
-
-class _Script:
-    """The model, which calls a tool in each of so many rounds; the tool, a user, and the parser of calls."""
-
-    stop_token_ids = ()
-
-    def __init__(self, case: Case, is_old: bool) -> None:
-        self.case, self.is_old, self.asked, self.users = case, is_old, list[list[int]](), case.options.get("users")
-
-    async def generate(self, prompt_ids: list[int], **_: Any) -> Any:
-        ids, at = _said(self.case, len(self.asked)), len(self.asked)
-        self.asked.append([*prompt_ids])
-        logs = [-1.0 - at] * len(ids) if "logs" in self.case.options else None
-        empty: dict[str, Any] = {"routed_experts": None, "num_preempted": None, "extra_fields": {}}
-        return ids if self.is_old else SimpleNamespace(token_ids=ids, log_probs=logs, **empty)
-
-    async def extract_tool_calls(self, *_: Any) -> tuple[str, list[Any]]:
-        is_last = self.users or len(self.asked) > self.case.options["rounds"]
-        call = SimpleNamespace(name="weather", arguments="{}", tool_call_id=None)
-        return "", [] if is_last else [call]
-
-    async def called(self, *_: Any) -> Any:
-        image = [object()] if "image" in self.case.options else None
-        return (
-            {"role": "tool", "content": _HEARD}
-            if self.is_old
-            else (SimpleNamespace(text=_HEARD, image=image, video=None), None, {})
-        )
-
-    async def generate_response(self, *_: Any, **__: Any) -> tuple[bool, str, None, dict[str, Any]]:
-        return len(self.asked) == self.case.options["rounds"], _HEARD, None, {}
-
-    async def start_interaction(self, *_: Any, **__: Any) -> dict[str, Any]:
-        return {}
-
-
-class _Processor:
-    """A processor, for which an image is three tokens."""
-
-    image_processor = object()
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.apply_chat_template = tokenizer.apply_chat_template
-
-    def __call__(self, text: list[str], **_: Any) -> dict[str, Any]:
-        ids = self.tokenizer.encode(text[0].replace("<|image|>", 3 * "<|image|>"), add_special_tokens=False)
-        return {"input_ids": importlib.import_module("torch").tensor([ids])}
+    given = {"raw_prompt": [*_START], "extra_info": {"interaction_kwargs": {"name": "it"}}}
+    done = await loop.run(sampling_params={}, **({"messages": [*_START]} if is_old else given))
+    return asked, done.response_ids, done.response_mask, getattr(done, "response_logprobs", None)
 
 
 @cache
@@ -238,86 +196,72 @@ def _tokenizer(shape: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    begin, answer, other = (it.replace("\n", "\\n") for it in _SHAPES[shape])
-    vocabulary = {each: at for at, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    plain = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    plain.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token=_SHAPES[shape][1].strip())
+    bytes_ = Tokenizer(models.BPE({it: at for at, it in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    bytes_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytes_.decoder = decoders.ByteLevel()
     special = ["<|im_start|>", "<|im_end|>", "</s>", "<|endoftext|>", "<|image|>"]
-    made.add_special_tokens({"additional_special_tokens": special})
-    thinks = f"{{%- set thinks = {str(shape == 'thinking').lower()} %}}"
-    made.chat_template = thinks + _TEMPLATE.replace("BEGIN", begin).replace("ANSWER", answer).replace("OTHER", other)
+    begin, answer, other = _SHAPES[shape]
+    made = PreTrainedTokenizerFast(tokenizer_object=bytes_, eos_token=answer.strip(), additional_special_tokens=special)
+    made.chat_template = _TEMPLATE.replace("FORGETS", str(shape == "thinking").lower())
+    for name, text in (("BEGIN", begin), ("ANSWER", answer), ("OTHER", other)):
+        made.chat_template = made.chat_template.replace(name, text)
     return made
 
 
-def _answer(case: Case, at: int) -> str:
-    return f"<think>hm</think>call {at}" if case.options["shape"] == "thinking" else f"call {at}"
+def _encoded(case: Case, text: str) -> list[int]:
+    """Return the tokens of a text, in which an image has three."""
+    ids: list[int] = _tokenizer(case.options["shape"]).encode(text.replace("<|image|>", "<|image|>" * 3))
+    return ids
 
 
 def _said(case: Case, at: int) -> list[int]:
     """Return the tokens of an answer, with the one that the model stops with."""
-    stop = case.options.get("stop", _SHAPES[case.options["shape"]][1].strip())
-    ids: list[int] = _tokenizer(case.options["shape"]).encode(_answer(case, at) + stop, add_special_tokens=False)
-    return ids
+    end = _SHAPES[case.options["shape"]][1].strip()
+    return _encoded(case, f"<think>hm</think>call {at}{case.options.get('stop', end)}")
 
 
 def _whole(case: Case, messages: list[dict[str, Any]]) -> list[int]:
-    """Return the tokens of a whole conversation; answers that end otherwise than the template has it stay so."""
-    options, tokenizer = case.options, _tokenizer(case.options["shape"])
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, keeps=True)
-    end = _SHAPES[options["shape"]][1]
+    """Return the tokens of a whole conversation, in which an answer ends as the case has it."""
+    options, end = case.options, _SHAPES[case.options["shape"]][1]
+    template = _tokenizer(options["shape"]).apply_chat_template
+    text: str = template(messages, tokenize=False, add_generation_prompt=True, keeps=True)
     for at in range(options["rounds"]):
-        text = text.replace(_answer(case, at) + end, _answer(case, at) + options.get("due", options.get("stop", end)))
-    ids: list[int] = tokenizer.encode(text.replace("<|image|>", 3 * "<|image|>"), add_special_tokens=False)
-    return ids
+        text = text.replace(f"call {at}{end}", f"call {at}{options.get('due', options.get('stop', end))}")
+    return _encoded(case, text)
 
 
 def _due(case: Case) -> Rollout:
-    """Return the rollout as the template over the whole conversation has it."""
-    options, messages = case.options, [*_START]
-    asked, mask, logs = [_whole(case, messages)], list[int](), list[float]()
-    image = [{"type": "image"}] if "image" in options else []
-    heard = {"role": "user" if options.get("users") else "tool", "content": [*image, {"type": "text", "text": _HEARD}]}
-    while True:
-        said = _said(case, at := len(asked) - 1)
-        mask, logs = mask + [1] * len(said), logs + [-1.0 - at] * len(said)
-        ids = asked[-1] + said
-        if len(mask) >= options.get("limit", _MOST) or at == options["rounds"]:
-            break
-        messages += {"role": "assistant", "content": _answer(case, at)}, heard
+    """Return the rollout as the template has the conversation, whole at each turn."""
+    options, messages, asked, mask, logs = case.options, [*_START], list[list[int]](), list[int](), list[float]()
+    parts = [{"type": "image"}] * ("image" in options) + [{"type": "text", "text": _HEARD}]
+    ids, limit, has_users = _whole(case, messages), options.get("limit", 10**6), "users" in options
+    for at in range(options["rounds"] + (not has_users)):
+        asked.append(ids)
+        said = _said(case, at)
+        ids, mask, logs = ids + said, mask + [1] * len(said), logs + [-1.0 - at] * len(said)
+        messages += {"role": "assistant", "content": f"<think>hm</think>call {at}"}, {
+            "role": "user" if has_users else "tool", "content": parts,
+        }  # fmt: skip
         whole = _whole(case, messages)
         more = len(whole) - len(ids)
-        if not options.get("users") and len(mask) + more >= options.get("limit", _MOST):
+        if len(mask) >= limit or at == options["rounds"] or (not has_users and len(mask) + more >= limit):
             break
-        mask, logs, ids = mask + [0] * more, logs + [0.0] * more, whole
-        if options.get("users") and at + 1 == options["rounds"]:
-            break
-        asked.append(ids)
-    start, limit = len(asked[0]), options.get("limit", _MOST)
-    response = ids[start:][:limit]
-    return asked, asked[0], response, mask[:limit], logs[:limit] if "logs" in options else None
+        ids, mask, logs = whole, mask + [0] * more, logs + [0.0] * more
+    response = ids[len(asked[0]) :][:limit]
+    return asked, response, mask[:limit], logs[:limit] if "logs" in options else None
 
 
-def wrong(case: Case, ranks: Sequence[Rollout | None]) -> str:
-    """Return where the rollout is another one than is due; empty where it is not."""
-    found, due = ranks[0], _due(case)
-    if found in (None, due):
-        return ""
-    return f"{_WHERE} {_count(found)}, due {_count(due)}; the first that differs is {_first(case, found, due)}"
+def wrong(case: Case, ranks: list[Rollout | None]) -> str:
+    """Return how many tokens the rollout has, if they, their mask or log-probabilities are not those that are due."""
+    due, found = _due(case), ranks[0]
+    return "" if found in (None, due) else f"{_WHERE} {_counted(found)}, due {_counted(due)}"
 
 
-def right(case: Case, ranks: Sequence[Rollout | None]) -> str:
+def right(case: Case, ranks: list[Rollout | None]) -> str:
     """Return what was seen."""
-    return f"{_WHERE} {_count(ranks[0])}, as due" if ranks[0] else "this release has no such turns"
+    return f"{_WHERE} {_counted(ranks[0])}, as due" if ranks[0] else "this release has no such turns"
 
 
-def _count(rollout: Rollout) -> int:
-    return len(rollout[1]) + len(rollout[2])
-
-
-def _first(case: Case, found: Rollout, due: Rollout) -> str:
-    """Return the first token that differs, and the one that is due."""
-    pairs = zip_longest(*(it[1] + it[2] for it in (found, due)))
-    texts = ([_tokenizer(case.options["shape"]).decode(one) if one else "" for one in it] for it in pairs)
-    return next((f"{one!r} for {other!r}" for one, other in texts if one != other), "in the mask")
+def _counted(rollout: Rollout) -> str:
+    """Return how many tokens were there in the end, and how many of them count."""
+    return f"{len(rollout[0][0]) + len(rollout[1])} ({sum(rollout[2])} of the model)"
