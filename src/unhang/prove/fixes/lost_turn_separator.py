@@ -31,6 +31,8 @@ _TOOLS, _USERS, _RUN = (
 )
 _MERGES = [f"ContinuousTokenBuilder._merge_{it}_token_ids" for it in ("non_assistant", "context")]
 _WHERE, _START, _HEARD = "the tokens are", [{"role": "user", "content": "weather?"}], "18 C"
+_ANSWER = 24  # so many tokens it has
+_MORE = "a chat template that ends an answer with more than the token that the model stops at"
 _SHAPES = {  # what a turn begins with, and what an answer and any other turn end with
     "ChatML": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
     "thinking": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
@@ -55,7 +57,9 @@ Rollout = tuple[list[list[int]], list[int], list[int], "list[float] | None"]
 def _case(name: str, shape: str = "ChatML", core: bool = False, **options: Any) -> Case:
     """Return a case: unless told, three rounds of a tool, and answers that end as the template has it."""
     options = {"shape": shape, "rounds": 3, "of": [_TOOLS, _RUN, *_MERGES], "may_pass": True, **options}
-    is_lost = shape in _LOST and options["rounds"] and not {"stop", "due"} & {*options} and options.get("limit") != 24
+    is_lost = (
+        shape in _LOST and options["rounds"] and not {"stop", "due"} & {*options} and options.get("limit") != _ANSWER
+    )
     ends = (DIFFERS, _WHERE) if is_lost else (PASSED, "")
     return Case(name, Topology(), *ends, options, core, DIFFERS if "due" in options else PASSED)
 
@@ -81,7 +85,7 @@ GRID = [
         for shape in ("thinking", "two lines", "open users", "line before")
     ),
     *(_case(f"another end, {who}", stop="<|endoftext|>", beyond=True, **more) for who, more in _KINDS.items()),
-    *(_case(f"at most {limit}", limit=limit) for limit in (24, 48, 49, 96)),
+    *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 48, 49, 96)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
     *(_case(f"processor, {who}", shows=True, **more) for who, more in _KINDS.items()),
     _case("continuous tokens", continuous=True, of=[_TOOLS]),
@@ -95,10 +99,9 @@ def settings(case: Case) -> dict[str, Any]:
     options = case.options
     return {
         "version verl": "0.8.0",
-        "a chat template that writes something between an answer and the next turn, as ChatML does": options["shape"]
-        in _LOST,
-        "turns of tools or of an interaction": options["rounds"] > 0 and "stop" not in options,
-        "it goes on with a policy that was trained without this fix": "due" in options,
+        "turns of tools or of a user": options["rounds"] > 0 and options.get("limit") != _ANSWER,
+        _MORE: options["shape"] in _LOST and "stop" not in options,
+        "a policy that was trained without this fix": "due" in options,
     }
 
 
@@ -167,7 +170,8 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
         return {"input_ids": importlib.import_module("torch").tensor([_encoded(case, text[0])])}
 
     loop: Any = object.__new__(type("Loop", (kind,), {"__getattr__": lambda *_: None}))
-    shows = {"processor": Mock(side_effect=processed, apply_chat_template=tokenizer.apply_chat_template)}
+    shows = {"processor": Mock(side_effect=processed, spec=["apply_chat_template", "image_processor"])}
+    shows["processor"].apply_chat_template = tokenizer.apply_chat_template
     shows = shows if "shows" in options else {}
     user = SimpleNamespace(generate_response=replied, start_interaction=nothing)
     vars(loop).update(

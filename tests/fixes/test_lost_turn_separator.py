@@ -1,0 +1,51 @@
+"""lost-turn-separator: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "lost-turn-separator"
+TOOLS, MERGE = "ToolAgentLoop._handle_processing_tools_state", "ContinuousTokenBuilder._merge_context_token_ids"
+TURNS = sources.cases(FIX, {"verl": ["0.6.1", "0.8.0"]}, function=TOOLS)
+MERGES = sources.cases(FIX, {"verl": ["0.9.1"]}, function=MERGE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "anchor"),
+    [
+        ("len(self.system_prompt) :", "4:", "not found: ... = a turn without the system prompt"),
+        ("prompt_ids += response_ids", "prompt_ids.extend(response_ids)", r"not found: \.\.\. \+= response_ids"),
+        ("tool_call_names = []", "tool_call_names = end = []", "without end, which is ours"),
+    ],
+)
+def test_a_turn_that_is_built_otherwise_is_no_anchor(old: str, new: str, anchor: str) -> None:
+    sources.assert_no_anchor(sources.first(TURNS), old, new, anchor)
+
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+BY_HAND: ByHand = {
+    "no separator": Sub("if last in end else []", "if False else []"),
+    "one token of it": Sub("end.index(last) + 1 :]", "end.index(last) + 1 : end.index(last) + 2]"),
+    "with the end itself": Sub("end.index(last) + 1 :]", "end.index(last) :]"),
+    "after any answer": Sub("end[end.index(last) + 1 :] if last in end else []", "end[1:]"),
+    "where a chat ends": Sub("(chat, chat[:2])", "(chat[:2], chat[:2])"),
+    "all that follows": Sub("(chat, chat[:2])", "(chat, chat)"),
+    "after a user": Sub('partition("unhang assistant")', 'partition("unhang user")'),
+}
+MUTANTS = [
+    Mutants("verl", ("0.6.1", "0.8.0"), BY_HAND, function=TOOLS),
+    Mutants("verl", ("0.9.1",), BY_HAND, function=MERGE),
+]
+_OTHERS = {
+    "half: none after tools": Other(without(r"response_ids = separator \+ response_ids", "pass"), ("three-tools",)),
+    "half: after any answer": Other(without(r"if last in end else \[\]", "if last in end else end[1:]", 0), ("cut-off",)),
+}
+_RELEASES = [Release(it, core=it == "0.7.1") for it in ("0.6.1", "0.7.1", "0.8.0")]
+PROOFS = [Proofs("verl", _RELEASES, _OTHERS), Proofs("verl", [Release("0.5.0"), Release("0.9.1")], {})]
+FUZZ = Fuzz([*TURNS, *MERGES], 2, "system_prompt|response_ids|prompt_ids|appended_token_ids|MergeResult", examples=40)
