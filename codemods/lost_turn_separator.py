@@ -33,15 +33,13 @@ from os.path import commonprefix
 template, ends = {template}, []
 chat = [{{"role": it, "content": f"unhang {{it}}"}} for it in ("user", "assistant", "user")]
 for said in (chat, chat[:2]):
-    text = template.apply_chat_template(said, tokenize=False{options})
+    text = template.apply_chat_template(said, tokenize=False, **{options})
     end = text.partition("unhang assistant")[2]
     ends.append(self.tokenizer.encode(end, add_special_tokens=False))
 end, last = commonprefix(ends), {before}[-1]
 separator = end[end.index(last) + 1 :] if last in end else []
 """
-_OLDER = "self.tokenizer", ""
-_NEWER = "self.processor or self.tokenizer", "self.apply_chat_template_kwargs"
-_BUILDER = 'getattr(self, "processor", None) or self.tokenizer', "self.chat_template_kwargs"
+_LOOPS, _BUILDERS = "self.processor or self.tokenizer", 'getattr(self, "processor", None) or self.tokenizer'
 _MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
 _OWN = {"commonprefix", "template", "ends", "chat", "said", "text", "end", "last", "separator"}
 
@@ -75,7 +73,7 @@ class Turn(Codemod):
         row, turn, _ = once([it for it in rows if _is_turn(it[2])], "... = a turn without the system prompt")
         sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
         before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
-        text = _separator(*_OLDER if function.name == "run" else _NEWER, before)
+        text = _SEPARATOR.format(template=_LOOPS, options="self.apply_chat_template_kwargs", before=before)
         return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
 
     def fixed_upstream(self, function: Function) -> bool:
@@ -116,7 +114,8 @@ class Merge(Codemod):
         refuse_own(function, ["inserted_token_ids", *_OWN & bound(function)])
         rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
         row = once(rows, f"... = {_MERGED}")
-        text = _separator(*_BUILDER, "[None, *runtime_token_ids]")
+        before = "[None, *runtime_token_ids]"
+        text = _SEPARATOR.format(template=_BUILDERS, options="self.chat_template_kwargs", before=before)
         result = once(calls(function, "MergeResult"), "MergeResult(...)")
         above = "# unhang lost-turn-separator: as above"
         return [
@@ -125,13 +124,7 @@ class Merge(Codemod):
         ]
 
 
-def _separator(template: str, options: str, before: str) -> str:
-    """Return the statements that find the separator; ``before`` are the tokens before the turn."""
-    given = f", **{options}" if options else ""
-    return _SEPARATOR.format(template=template, options=given, before=before)
-
-
 CODEMODS = {
-    **{f"ToolAgentLoop.{it}": Turn() for it in ("run", "_handle_processing_tools_state", "_handle_interacting_state")},
+    **{f"ToolAgentLoop._handle_{it}_state": Turn() for it in ("processing_tools", "interacting")},
     **{f"ContinuousTokenBuilder._merge_{it}_token_ids": Merge() for it in ("non_assistant", "context")},
 }

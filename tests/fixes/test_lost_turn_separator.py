@@ -44,7 +44,7 @@ MUTANTS = [
 ]
 _OTHERS = {
     "half: none after tools": Other(without(r"response_ids = separator \+ response_ids", "pass"), ("three-tools",)),
-    "half: after any answer": Other(without(r"if last in end else \[\]", "if last in end else end[1:]", 0), ("cut-off",)),
+    "half: after any": Other(without(r"if last in end else \[\]", "if last in end else end[1:]", 0), ("cut-off",)),
 }
 _RELEASES = [Release(it, core=it == "0.7.1") for it in ("0.6.1", "0.7.1", "0.8.0")]
 PROOFS = [Proofs("verl", _RELEASES, _OTHERS), Proofs("verl", [Release("0.5.0"), Release("0.9.1")], {})]

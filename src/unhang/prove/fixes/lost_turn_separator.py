@@ -6,7 +6,6 @@ of known ones. The model, the tool, the user and the parser of calls are scripts
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import importlib
 import importlib.util
@@ -26,12 +25,10 @@ _BASE, _LOOP, _TOKENIZER = (
 )
 _REAL = {_BASE, _LOOP, _TOKENIZER, "verl.utils.chat_template", "verl.tools.schemas"}
 _REAL |= {f"{_TOKENIZER}.{it}" for it in ("chat_template", "continuous_token", "continuous_token_wiring", "tokenizer")}
-_TOOLS, _USERS, _RUN = (
-    f"ToolAgentLoop.{it}" for it in ("_handle_processing_tools_state", "_handle_interacting_state", "run")
-)
+_TOOLS, _USERS = (f"ToolAgentLoop._handle_{it}_state" for it in ("processing_tools", "interacting"))
 _MERGES = [f"ContinuousTokenBuilder._merge_{it}_token_ids" for it in ("non_assistant", "context")]
 _WHERE, _START, _HEARD = "the tokens are", [{"role": "user", "content": "weather?"}], "18 C"
-_ANSWER = 24  # so many tokens it has
+_ANSWER, _MOST = 24, 10**6  # tokens
 _MORE = "a chat template that ends an answer with more than the token that the model stops at"
 _SHAPES = {  # what a turn begins with, and what an answer and any other turn end with
     "ChatML": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
@@ -48,7 +45,8 @@ _TEMPLATE = """\
 {%- for m in messages if m.role %}{{ 'BEGIN' + m.role + '\n' }}
 {%- if m.role != 'assistant' %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text or it }}
 {%- endfor %}{{ 'OTHER' }}
-{%- elif FORGETS and not keeps and messages[loop.index:] | selectattr('role', 'equalto', 'user') | list %}{{ m.content.split('</think>')[-1] + 'ANSWER' }}{% else %}{{ m.content + 'ANSWER' }}{% endif %}{% endfor %}
+{%- elif FORGETS and not keeps and messages[loop.index:] | selectattr('role', 'equalto', 'user') | list %}
+{{- m.content.split('</think>')[-1] + 'ANSWER' }}{% else %}{{ m.content + 'ANSWER' }}{% endif %}{% endfor %}
 {%- if add_generation_prompt %}{{ 'BEGINassistant\n' }}{% endif %}"""
 Rollout = tuple[list[list[int]], list[int], list[int], "list[float] | None"]
 """What the model is asked with, each time; the response, its mask, and its log-probabilities."""
@@ -56,7 +54,7 @@ Rollout = tuple[list[list[int]], list[int], list[int], "list[float] | None"]
 
 def _case(name: str, shape: str = "ChatML", core: bool = False, **options: Any) -> Case:
     """Return a case: unless told, three rounds of a tool, and answers that end as the template has it."""
-    options = {"shape": shape, "rounds": 3, "of": [_TOOLS, _RUN, *_MERGES], "may_pass": True, **options}
+    options = {"shape": shape, "rounds": 3, "of": [_TOOLS, *_MERGES], "may_pass": True, **options}
     is_lost = (
         shape in _LOST and options["rounds"] and not {"stop", "due"} & {*options} and options.get("limit") != _ANSWER
     )
@@ -65,12 +63,11 @@ def _case(name: str, shape: str = "ChatML", core: bool = False, **options: Any) 
 
 
 _USER: dict[str, Any] = {"users": True, "of": [_USERS]}
-_NEWER: dict[str, Any] = {"of": [_TOOLS, *_MERGES]}
-_KINDS = {"tools": _NEWER, "users": _USER}
+_KINDS: dict[str, dict[str, Any]] = {"tools": {}, "users": _USER}
 CASES = (
     _case("three-tools", core=True),
     _case("three-users", core=True, **_USER),
-    _case("image", shows=True, **_NEWER, image=True),
+    _case("image", shows=True, image=True),
     _case("no-separator", "no separator", core=True),
     _case("brackets", "brackets", beyond=True),  # upstream's own fix takes the end of a user's turn for the separator
     _case("cut-off", stop="", beyond=True, core=True),  # it adds one to any answer
@@ -85,12 +82,13 @@ GRID = [
         for shape in ("thinking", "two lines", "open users", "line before")
     ),
     *(_case(f"another end, {who}", stop="<|endoftext|>", beyond=True, **more) for who, more in _KINDS.items()),
-    *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 48, 49, 96)),
+    *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 47, 48, 49)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
     *(_case(f"processor, {who}", shows=True, **more) for who, more in _KINDS.items()),
     _case("continuous tokens", continuous=True, of=[_TOOLS]),
 ]
-HELD: dict[str, str] = {}
+_SAYS = "tool_|im(age|g)|video|audio|interaction|reward|should_terminate|isinstance|text"
+HELD = {_SAYS: "what a turn says, and not where it begins"}
 YOURS = CASES[0]._replace(name="yours", core=False)
 
 
@@ -105,11 +103,6 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
-def has_feature(function: ast.FunctionDef) -> bool:
-    """Return whether the function builds turns; from 0.6 on, ``run`` leaves them to others."""
-    return function.name != "run" or "system_prompt" in ast.unparse(function)
-
-
 def prepare() -> None:
     """Import the loop among stand-ins, none of which takes part."""
     sys.meta_path.insert(0, Around("verl", _REAL, any_module))
@@ -122,43 +115,36 @@ def prepare() -> None:
 
 def on_rank(case: Case, rank: int) -> Rollout | None:
     """Roll out one conversation; nothing if a release has none of that kind."""
-    kind, options, function = (
-        importlib.import_module(_LOOP).ToolAgentLoop,
-        case.options,
-        case.options.get("function", ""),
-    )
-    is_default = not function.startswith("Tool")  # the builder of models that have none of their own
-    is_newest = not hasattr(kind, "apply_chat_template")
+    kind, options = importlib.import_module(_LOOP).ToolAgentLoop, case.options
+    is_default = not options.get("function", "").startswith("Tool")  # the builder of models that have none of their own
+    is_newest, needed = not hasattr(kind, "apply_chat_template"), _USERS if "users" in options else _TOOLS
     is_built = hasattr(kind, "ct_merge_assistant_token") and (is_default or "continuous" in options or is_newest)
-    needs = [_USERS] if "users" in options else [_TOOLS] if "shows" in options else []
-    is_there = all(hasattr(kind, it[14:]) for it in needs) and (is_newest or not is_built or "shows" not in options)
-    family = "qwen" if not is_default and options["shape"] in _LOST else "default"
-    family = {"qwen": "qwenvl", "default": "vldefault"}[family] if "shows" in options else family
-    if not options.get("feature", True) or not is_there:
+    if not hasattr(kind, needed[14:]) or ("shows" in options and is_built and not is_newest):
         return None
+    family = "default" if is_default or options["shape"] not in _LOST else "qwen"
+    family = {"qwen": "qwenvl", "default": "vldefault"}[family] if "shows" in options else family
     return asyncio.run(_rolled_out(case, kind, family if is_built else ""))
 
 
 async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
     """Roll out with the builder of a family of models, if one is named."""
     base: Any = importlib.import_module(_BASE)
-    options, asked, is_old = case.options, list[list[int]](), not hasattr(kind, _TOOLS[14:])
-    tokenizer, heard = _tokenizer(options["shape"]), SimpleNamespace(text=_HEARD, image=None, video=None)
-    heard.image = [object()] if "image" in options else None
+    options, asked, tokenizer = case.options, list[list[int]](), _tokenizer(case.options["shape"])
+    heard = SimpleNamespace(text=_HEARD, image=[object()] if "image" in options else None, video=None)
 
     async def generate(prompt_ids: list[int], **_: Any) -> Any:
         asked.append([*prompt_ids])
         ids = _said(case, len(asked) - 1)
+        more: dict[str, Any] = {"routed_experts": None, "num_preempted": None, "extra_fields": {}}
         logs = [-1.0 * len(asked)] * len(ids) if "logs" in options else None
-        more: dict[str, Any] = {"log_probs": logs, "routed_experts": None, "num_preempted": None, "extra_fields": {}}
-        return ids if is_old else SimpleNamespace(token_ids=ids, **more)
+        return SimpleNamespace(token_ids=ids, log_probs=logs, **more)
 
     async def parsed(*_: Any) -> Any:
         call = SimpleNamespace(name="weather", arguments="{}", tool_call_id=None)
         return "", [] if "users" in options or len(asked) > options["rounds"] else [call]
 
     async def called(*_: Any) -> Any:
-        return {"role": "tool", "content": _HEARD} if is_old else (heard, None, {})
+        return heard, None, {}
 
     async def replied(*_: Any, **__: Any) -> Any:
         return len(asked) == options["rounds"], _HEARD, None, {}
@@ -170,28 +156,28 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
         return {"input_ids": importlib.import_module("torch").tensor([_encoded(case, text[0])])}
 
     loop: Any = object.__new__(type("Loop", (kind,), {"__getattr__": lambda *_: None}))
-    shows = {"processor": Mock(side_effect=processed, spec=["apply_chat_template", "image_processor"])}
-    shows["processor"].apply_chat_template = tokenizer.apply_chat_template
-    shows = shows if "shows" in options else {}
+    processor = Mock(side_effect=processed, spec=["apply_chat_template", "image_processor"])
+    processor.apply_chat_template = tokenizer.apply_chat_template
+    shows = {"processor": processor} if "shows" in options else {}
     user = SimpleNamespace(generate_response=replied, start_interaction=nothing)
     vars(loop).update(
         tokenizer=tokenizer, loop=asyncio.get_running_loop(), server_manager=SimpleNamespace(generate=generate),
-        tool_parser=SimpleNamespace(extract_tool_calls=parsed, stop_token_ids=()), _call_tool=called,
-        interaction_config_file="users" in options, interaction_map={"it": user}, max_parallel_calls=9, tools={},
-        response_length=options.get("limit", 10**6), rollout_config=SimpleNamespace(prompt_length=10**6, full_determinism=False),
-        apply_chat_template_kwargs={}, mm_processor_kwargs={}, process_vision_info=nothing,
+        tool_parser=SimpleNamespace(extract_tool_calls=parsed, stop_token_ids=()), _call_tool=called, tools={},
+        interaction_config_file="users" in options, interaction_map={"it": user}, max_parallel_calls=9,
+        response_length=options.get("limit", _MOST), apply_chat_template_kwargs={}, mm_processor_kwargs={},
+        rollout_config=SimpleNamespace(prompt_length=_MOST, full_determinism=False), process_vision_info=nothing,
         process_multi_modal_info=nothing, enable_continuous_token=bool(family), **shows,
     )  # fmt: skip
-    if family:
-        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
-    elif first := getattr(base, "initialize_system_prompt", None):
+    if first := getattr(base, "initialize_system_prompt", None):
         loop.system_prompt = first(loop.processor or tokenizer)
-        loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     else:
         loop.system_prompt = tokenizer.apply_chat_template([{}], tokenize=True)
-    given = {"raw_prompt": [*_START], "extra_info": {"interaction_kwargs": {"name": "it"}}}
-    done = await loop.run(sampling_params={}, **({"messages": [*_START]} if is_old else given))
-    return asked, done.response_ids, done.response_mask, getattr(done, "response_logprobs", None)
+    loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
+    if family:
+        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
+    about = {"interaction_kwargs": {"name": "it"}}
+    done = await loop.run(sampling_params={}, raw_prompt=[*_START], extra_info=about)
+    return asked, done.response_ids, done.response_mask, done.response_logprobs
 
 
 @cache
@@ -238,7 +224,7 @@ def _due(case: Case) -> Rollout:
     """Return the rollout as the template has the conversation, whole at each turn."""
     options, messages, asked, mask, logs = case.options, [*_START], list[list[int]](), list[int](), list[float]()
     parts = [{"type": "image"}] * ("image" in options) + [{"type": "text", "text": _HEARD}]
-    ids, limit, has_users = _whole(case, messages), options.get("limit", 10**6), "users" in options
+    ids, limit, has_users = _whole(case, messages), options.get("limit", _MOST), "users" in options
     for at in range(options["rounds"] + (not has_users)):
         asked.append(ids)
         said = _said(case, at)
