@@ -33,7 +33,7 @@ NONE_LEFT = "a micro-batch with no token left for MTP"
 MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
 ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
 SHORT = "a step is cut short"
-MORE_ENDS = "a chat template that ends an answer with more than the token that the model stops at"
+MORE_ENDS = "a chat template that writes more after an answer than the stop token"
 TURNS, NO_BUILDER = "turns of tools or of a user", "a model_type for which verl has no builder"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),

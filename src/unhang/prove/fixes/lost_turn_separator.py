@@ -29,7 +29,7 @@ _TOOLS, _USERS = (f"ToolAgentLoop._handle_{it}_state" for it in ("processing_too
 _MERGES = [f"ContinuousTokenBuilder._merge_{it}_token_ids" for it in ("non_assistant", "context")]
 _WHERE, _START, _HEARD = "the tokens are", [{"role": "user", "content": "weather?"}], "18 C"
 _ANSWER, _MOST = 24, 10**6  # tokens
-_MORE = "a chat template that ends an answer with more than the token that the model stops at"
+_MORE = "a chat template that writes more after an answer than the stop token"
 _SHAPES = {  # what a turn begins with, and what an answer and any other turn end with
     "ChatML": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
     "thinking": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
