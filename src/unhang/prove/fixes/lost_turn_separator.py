@@ -27,7 +27,8 @@ _REAL = {_BASE, _LOOP, _TOKENIZER, "verl.utils.chat_template", "verl.tools.schem
 _REAL |= {f"{_TOKENIZER}.{it}" for it in ("chat_template", "continuous_token", "continuous_token_wiring", "tokenizer")}
 _TOOLS, _USERS = (f"ToolAgentLoop._handle_{it}_state" for it in ("processing_tools", "interacting"))
 _MERGES = [f"ContinuousTokenBuilder._merge_{it}_token_ids" for it in ("non_assistant", "context")]
-_WHERE, _START, _HEARD = "the tokens are", [{"role": "user", "content": "weather?"}], "18 C"
+_WHERE, _HEARD = "the tokens are", "18 C"
+_START: list[dict[str, Any]] = [{"role": "user", "content": "weather?"}]
 _ANSWER, _MOST = 24, 10**6  # tokens
 _MORE = "a chat template that writes more after an answer than the stop token"
 _SHAPES = {  # what a turn begins with, and what an answer and any other turn end with
@@ -85,10 +86,17 @@ GRID = [
     *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 47, 48, 49)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
     *(_case(f"processor, {who}", shows=True, **more) for who, more in _KINDS.items()),
-    _case("continuous tokens", continuous=True, of=[_TOOLS]),
+    *(
+        _case(f"continuous tokens, {more}", continuous=True, of=[_TOOLS], **more)
+        for more in ({"logs": True}, {"limit": 48})
+    ),
 ]
 _SAYS = "tool_|im(age|g)|video|audio|interaction|reward|should_terminate|isinstance|text"
-HELD = {_SAYS: "what a turn says, and not where it begins"}
+HELD = {
+    _SAYS: "what a turn says, and not where it begins",
+    "^self.processor or": "in 0.6.1, it renders no turn of a tool there",
+    "response_logprobs or": "it is empty only where there are none",
+}
 YOURS = CASES[0]._replace(name="yours", core=False)
 
 
@@ -126,11 +134,11 @@ def on_rank(case: Case, rank: int) -> Rollout | None:
     return asyncio.run(_rolled_out(case, kind, family if is_built else ""))
 
 
-async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
+async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout | None:
     """Roll out with the builder of a family of models, if one is named."""
     base: Any = importlib.import_module(_BASE)
     options, asked, tokenizer = case.options, list[list[int]](), _tokenizer(case.options["shape"])
-    heard = SimpleNamespace(text=_HEARD, image=[object()] if "image" in options else None, video=None)
+    heard = type("Heard", (SimpleNamespace,), {"__iter__": lambda self: iter((self, None, {}))})  # before 0.6, alone
 
     async def generate(prompt_ids: list[int], **_: Any) -> Any:
         asked.append([*prompt_ids])
@@ -144,13 +152,16 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
         return "", [] if "users" in options or len(asked) > options["rounds"] else [call]
 
     async def called(*_: Any) -> Any:
-        return heard, None, {}
+        return heard(text=_HEARD, image=[object()] if "image" in options else None, video=None)
 
     async def replied(*_: Any, **__: Any) -> Any:
         return len(asked) == options["rounds"], _HEARD, None, {}
 
     async def nothing(*_: Any, **__: Any) -> Any:
         return {}
+
+    async def at_once(_: None, function: Any) -> Any:
+        return function()
 
     def processed(text: list[str], **_: Any) -> Any:
         return {"input_ids": importlib.import_module("torch").tensor([_encoded(case, text[0])])}
@@ -161,12 +172,13 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
     shows = {"processor": processor} if "shows" in options else {}
     user = SimpleNamespace(generate_response=replied, start_interaction=nothing)
     vars(loop).update(
-        tokenizer=tokenizer, loop=asyncio.get_running_loop(), server_manager=SimpleNamespace(generate=generate),
-        tool_parser=SimpleNamespace(extract_tool_calls=parsed, stop_token_ids=()), _call_tool=called, tools={},
-        interaction_config_file="users" in options, interaction_map={"it": user}, max_parallel_calls=9,
-        response_length=options.get("limit", _MOST), apply_chat_template_kwargs={}, mm_processor_kwargs={},
-        rollout_config=SimpleNamespace(prompt_length=_MOST, full_determinism=False), process_vision_info=nothing,
-        process_multi_modal_info=nothing, enable_continuous_token=bool(family), **shows,
+        tokenizer=tokenizer, loop=SimpleNamespace(run_in_executor=at_once), tools={}, max_parallel_calls=9,
+        server_manager=SimpleNamespace(generate=generate), response_length=options.get("limit", _MOST),
+        tool_parser=SimpleNamespace(extract_tool_calls=parsed, stop_token_ids=()), _call_tool=called,
+        interaction_config_file="users" in options, interaction_map={"it": user}, enable_continuous_token=bool(family),
+        apply_chat_template_kwargs={}, mm_processor_kwargs={}, process_vision_info=nothing,
+        rollout_config=SimpleNamespace(prompt_length=_MOST, full_determinism=False), process_multi_modal_info=nothing,
+        **shows,
     )  # fmt: skip
     if first := getattr(base, "initialize_system_prompt", None):
         loop.system_prompt = first(loop.processor or tokenizer)
@@ -175,8 +187,11 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout:
     loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     if family:
         loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
+    loop.ct_merge_non_assistant_msg = loop.ct_merge_context_msg or loop.ct_merge_non_assistant_msg  # of main
     about = {"interaction_kwargs": {"name": "it"}}
     done = await loop.run(sampling_params={}, raw_prompt=[*_START], extra_info=about)
+    if "shows" in options and "system" in tokenizer.decode(done.response_ids):
+        return None  # in 0.6.1, a tool's turn has the system prompt, too
     return asked, done.response_ids, done.response_mask, done.response_logprobs
 
 
