@@ -75,6 +75,7 @@ CASES = (
     _case("no-tool", rounds=0),
     _case("mid-run", due="<|im_end|>"),
 )
+_CONTINUOUS = {"rounds": 3, "logs": True, "limit": 96}
 GRID = [
     *CASES[:-1],
     *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in [*_SHAPES][1:]),
@@ -86,15 +87,13 @@ GRID = [
     *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 47, 48, 49)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
     *(_case(f"processor, {who}", shows=True, **more) for who, more in _KINDS.items()),
-    *(
-        _case(f"continuous tokens, {more}", continuous=True, of=[_TOOLS], **more)
-        for more in ({"logs": True}, {"limit": 48})
-    ),
+    *(_case(f"continuous, {it}", continuous=True, of=[_TOOLS], **{it: value}) for it, value in _CONTINUOUS.items()),
 ]
 _SAYS = "tool_|im(age|g)|video|audio|interaction|reward|should_terminate|isinstance|text"
 HELD = {
     _SAYS: "what a turn says, and not where it begins",
     "^self.processor or": "in 0.6.1, it renders no turn of a tool there",
+    r"^getattr\(self, .processor": "no builder has one in 0.9.0",
     "response_logprobs or": "it is empty only where there are none",
 }
 YOURS = CASES[0]._replace(name="yours", core=False)
@@ -187,7 +186,6 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout | None:
     loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     if family:
         loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
-    loop.ct_merge_non_assistant_msg = loop.ct_merge_context_msg or loop.ct_merge_non_assistant_msg  # of main
     about = {"interaction_kwargs": {"name": "it"}}
     done = await loop.run(sampling_params={}, raw_prompt=[*_START], extra_info=about)
     if "shows" in options and "system" in tokenizer.decode(done.response_ids):
