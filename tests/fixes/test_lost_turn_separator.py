@@ -18,7 +18,7 @@ MERGES = sources.cases(FIX, {"verl": ["0.9.1"]}, function=MERGE)
 @pytest.mark.parametrize(
     ("old", "new", "anchor"),
     [
-        ("len(self.system_prompt) :", "4:", "not found: ... = a turn without the system prompt"),
+        ("len(self.system_prompt):", "4:", "not found: ... = a turn without the system prompt"),
         ("prompt_ids += response_ids", "prompt_ids.extend(response_ids)", r"not found: \.\.\. \+= response_ids"),
         ("tool_call_names = []", "tool_call_names = end = []", "without end, which is ours"),
     ],

@@ -75,7 +75,7 @@ CASES = (
     _case("no-tool", rounds=0),
     _case("mid-run", due="<|im_end|>"),
 )
-_CONTINUOUS = {"rounds": 3, "logs": True, "limit": 96}
+_CONTINUOUS: dict[str, Any] = {"rounds": 3, "logs": True, "limit": 96}
 GRID = [
     *CASES[:-1],
     *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in [*_SHAPES][1:]),
