@@ -33,7 +33,10 @@ from os.path import commonprefix
 template, ends = {template}, []
 chat = [{{"role": it, "content": f"unhang {{it}}"}} for it in ("user", "assistant", "user")]
 for said in (chat, chat[:2]):
-    text = template.apply_chat_template(said, tokenize=False, **{options})
+    try:
+        text = template.apply_chat_template(said, tokenize=False, **{options})
+    except Exception:  # of a template that takes no such chat
+        text = ""
     end = text.partition("unhang assistant")[2]
     ends.append(self.tokenizer.encode(end, add_special_tokens=False))
 end, last = commonprefix(ends), {before}[-1]

@@ -39,9 +39,11 @@ _SHAPES = {  # what a turn begins with, and what an answer and any other turn en
     "no separator": ("<|im_start|>", "<|im_end|>", "<|im_end|>"),
     "line before": ("\n<|im_start|>", "<|im_end|>", "<|im_end|>"),
     "brackets": ("[INST]", "</s>", "[/INST]"),
+    "refused answers": ("<|im_start|>", "<|im_end|>", "<|im_end|>"),
 }
 _LOST = [*_SHAPES][:4]
 _TEMPLATE = """\
+{%- if REFUSES and messages[-1].role == 'assistant' %}{{ raise_exception('no question') }}{% endif %}
 {%- if not messages or messages[0].role != 'system' %}{{ 'BEGINsystem\nhelpOTHER' }}{% endif %}
 {%- for m in messages if m.role %}{{ 'BEGIN' + m.role + '\n' }}
 {%- if m.role != 'assistant' %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text or it }}
@@ -83,6 +85,7 @@ GRID = [
         _case(shape, shape, beyond=shape in _LOST[2:])
         for shape in ("thinking", "two lines", "open users", "line before")
     ),
+    _case("refused answers", "refused answers", beyond=True, of=[_TOOLS]),  # the builders ask for such a chat, too
     *(_case(f"another end, {who}", stop="<|endoftext|>", beyond=True, **more) for who, more in _KINDS.items()),
     *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 47, 48, 49)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
@@ -205,8 +208,9 @@ def _tokenizer(shape: str) -> Any:
     special = ["<|im_start|>", "<|im_end|>", "</s>", "<|endoftext|>", "<|image|>"]
     begin, answer, other = _SHAPES[shape]
     made = PreTrainedTokenizerFast(tokenizer_object=bytes_, eos_token=answer.strip(), additional_special_tokens=special)
-    made.chat_template = _TEMPLATE.replace("FORGETS", str(shape == "thinking").lower())
-    for name, text in (("BEGIN", begin), ("ANSWER", answer), ("OTHER", other)):
+    made.chat_template = _TEMPLATE
+    words = {"FORGETS": str(shape == "thinking").lower(), "REFUSES": str(shape == "refused answers").lower()}
+    for name, text in {**words, "BEGIN": begin, "ANSWER": answer, "OTHER": other}.items():
         made.chat_template = made.chat_template.replace(name, text)
     return made
 
