@@ -30,21 +30,28 @@ _SEPARATOR = """\
 # unhang lost-turn-separator: the model stops before what its template writes after an answer
 from os.path import commonprefix
 
-template, ends = {template}, []
-chat = [{{"role": it, "content": f"unhang {{it}}"}} for it in ("user", "assistant", "user")]
-for said in (chat, chat[:2]):
+template, end = {template}, []
+for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
+    chat, ends = [{{"role": it, "content": said}} for it in ("user", "assistant", "user")], []
     try:
-        text = template.apply_chat_template(said, tokenize=False, **{options})
-    except Exception:  # of a template that takes no such chat
-        text = ""
-    end = text.partition("unhang assistant")[2]
-    ends.append(self.tokenizer.encode(end, add_special_tokens=False))
-end, last = commonprefix(ends), {before}[-1]
-separator = end[end.index(last) + 1 :] if last in end else []
+        for it in (chat, chat[:2]):
+            text = template.apply_chat_template(it, tokenize=False, **{options})
+            ends.append(self.tokenizer.encode(text.split("unhang", 2)[2], add_special_tokens=False))
+    except Exception:  # a template may refuse such a chat
+        continue
+    end = commonprefix(ends)
+    break
+last = {before}[-1]
+separator = end[len(end) - end[::-1].index(last) :] if last in end else []
 """
 _LOOPS, _BUILDERS = "self.processor or self.tokenizer", 'getattr(self, "processor", None) or self.tokenizer'
+_INSERTED = """\
+if [*appended_token_ids][: len(separator)] == separator:
+    separator = []
+runtime_token_ids = [*runtime_token_ids, *separator]
+"""
 _MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
-_OWN = {"commonprefix", "template", "ends", "chat", "said", "text", "end", "last", "separator"}
+_OWN = {"separator", "commonprefix", "template", "end", "chat", "ends", "said", "text", "last"}
 
 
 class Turn(Codemod):
@@ -64,8 +71,8 @@ class Turn(Codemod):
             from os.path import commonprefix
 
             ...
-            end, last = commonprefix(ends), data.prompt_ids[-1]
-            separator = end[end.index(last) + 1 :] if last in end else []
+            last = data.prompt_ids[-1]
+            separator = end[len(end) - end[::-1].index(last) :] if last in end else []
             new_ids = separator + new_ids
             data.prompt_ids += new_ids
     """
@@ -106,6 +113,8 @@ class Merge(Codemod):
             from os.path import commonprefix
 
             ...
+            if [*appended_token_ids][: len(separator)] == separator:
+                separator = []
             runtime_token_ids = [*runtime_token_ids, *separator]
 
             merged = list(runtime_token_ids) + list(appended_token_ids)
@@ -122,7 +131,7 @@ class Merge(Codemod):
         result = once(calls(function, "MergeResult"), "MergeResult(...)")
         above = "# unhang lost-turn-separator: as above"
         return [
-            span(row, row, preceded_by(f"{text}runtime_token_ids = [*runtime_token_ids, *separator]\n")),
+            span(row, row, preceded_by(f"{text}{_INSERTED}")),
             with_argument(function, result, "inserted_token_ids=separator", above),
         ]
 

@@ -40,16 +40,19 @@ _SHAPES = {  # what a turn begins with, and what an answer and any other turn en
     "line before": ("\n<|im_start|>", "<|im_end|>", "<|im_end|>"),
     "brackets": ("[INST]", "</s>", "[/INST]"),
     "refused answers": ("<|im_start|>", "<|im_end|>", "<|im_end|>"),
+    "parts": ("<|im_start|>", "<|im_end|>\n", "<|im_end|>\n"),
 }
-_LOST = [*_SHAPES][:4]
+_LOST = [*[*_SHAPES][:4], "parts"]
 _TEMPLATE = """\
 {%- if REFUSES and messages[-1].role == 'assistant' %}{{ raise_exception('no question') }}{% endif %}
 {%- if not messages or messages[0].role != 'system' %}{{ 'BEGINsystem\nhelpOTHER' }}{% endif %}
 {%- for m in messages if m.role %}{{ 'BEGIN' + m.role + '\n' }}
-{%- if m.role != 'assistant' %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text or it }}
-{%- endfor %}{{ 'OTHER' }}
-{%- elif FORGETS and not keeps and messages[loop.index:] | selectattr('role', 'equalto', 'user') | list %}
-{{- m.content.split('</think>')[-1] + 'ANSWER' }}{% else %}{{ m.content + 'ANSWER' }}{% endif %}{% endfor %}
+{%- if m.content is string %}{% set said = '' if PARTS else m.content %}{% else %}{% set said %}
+{%- for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text }}{% endfor %}{% endset %}{% endif %}
+{%- set is_old = messages[loop.index:] | selectattr('role', 'equalto', 'user') | list %}
+{%- if m.role != 'assistant' %}{{ said + 'OTHER' }}
+{%- else %}{{ (said.split('</think>')[-1] if FORGETS and not keeps and is_old else said) + 'ANSWER' }}{% endif %}
+{%- endfor %}
 {%- if add_generation_prompt %}{{ 'BEGINassistant\n' }}{% endif %}"""
 Rollout = tuple[list[list[int]], list[int], list[int], "list[float] | None"]
 """What the model is asked with, each time; the response, its mask, and its log-probabilities."""
@@ -62,7 +65,7 @@ def _case(name: str, shape: str = "ChatML", core: bool = False, **options: Any) 
         shape in _LOST and options["rounds"] and not {"stop", "due"} & {*options} and options.get("limit") != _ANSWER
     )
     ends = (DIFFERS, _WHERE) if is_lost else (PASSED, "")
-    return Case(name, Topology(), *ends, options, core, DIFFERS if "due" in options else PASSED)
+    return Case(name, Topology(), *ends, options, core, DIFFERS if name == "mid-run" else PASSED)
 
 
 _USER: dict[str, Any] = {"users": True, "of": [_USERS]}
@@ -80,12 +83,15 @@ CASES = (
 _CONTINUOUS: dict[str, Any] = {"rounds": 3, "logs": True, "limit": 96}
 GRID = [
     *CASES[:-1],
-    *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in [*_SHAPES][1:]),
+    *(_case(f"{shape}, users", shape, **_USER, beyond=shape == "brackets") for shape in [*_SHAPES][1:8]),
     *(
         _case(shape, shape, beyond=shape in _LOST[2:])
         for shape in ("thinking", "two lines", "open users", "line before")
     ),
     _case("refused answers", "refused answers", beyond=True, of=[_TOOLS]),  # the builders ask for such a chat, too
+    _case("parts", "parts", shows=True, image=True),
+    _case("cut off in a line", "two lines", stop="\n", beyond=True),
+    _case("rule of its own", own=True, due="<|im_end|>\n", of=_MERGES),
     *(_case(f"another end, {who}", stop="<|endoftext|>", beyond=True, **more) for who, more in _KINDS.items()),
     *(_case(f"at most {limit}", limit=limit) for limit in (_ANSWER, 47, 48, 49)),
     *(_case(f"log-probabilities, {who}", logs=True, **more) for who, more in _KINDS.items()),
@@ -109,7 +115,7 @@ def settings(case: Case) -> dict[str, Any]:
         "version verl": "0.8.0",
         "turns of tools or of a user": options["rounds"] > 0 and options.get("limit") != _ANSWER,
         _MORE: options["shape"] in _LOST and "stop" not in options,
-        "a policy that was trained without this fix": "due" in options,
+        "a policy that was trained without this fix": case.name == "mid-run",
     }
 
 
@@ -189,6 +195,11 @@ async def _rolled_out(case: Case, kind: Any, family: str) -> Rollout | None:
     loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     if family:
         loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
+    if "own" in options:  # a builder of the user's own, which puts the newline before the turn itself
+        builder = loop.continuous_token_builder
+        merge = next(it for it in (getattr(builder, name[23:], None) for name in _MERGES) if it)
+        line = _encoded(case, "\n")
+        setattr(builder, merge.__name__, lambda ids, turn, **more: merge(ids, [*line, *turn], **more))
     about = {"interaction_kwargs": {"name": "it"}}
     done = await loop.run(sampling_params={}, raw_prompt=[*_START], extra_info=about)
     if "shows" in options and "system" in tokenizer.decode(done.response_ids):
@@ -209,7 +220,8 @@ def _tokenizer(shape: str) -> Any:
     begin, answer, other = _SHAPES[shape]
     made = PreTrainedTokenizerFast(tokenizer_object=bytes_, eos_token=answer.strip(), additional_special_tokens=special)
     made.chat_template = _TEMPLATE
-    words = {"FORGETS": str(shape == "thinking").lower(), "REFUSES": str(shape == "refused answers").lower()}
+    words = {"FORGETS": "thinking", "REFUSES": "refused answers", "PARTS": "parts"}
+    words = {name: str(shape == of).lower() for name, of in words.items()}
     for name, text in {**words, "BEGIN": begin, "ANSWER": answer, "OTHER": other}.items():
         made.chat_template = made.chat_template.replace(name, text)
     return made
@@ -246,7 +258,8 @@ def _due(case: Case) -> Rollout:
         asked.append(ids)
         said = _said(case, at)
         ids, mask, logs = ids + said, mask + [1] * len(said), logs + [-1.0 - at] * len(said)
-        messages += {"role": "assistant", "content": f"<think>hm</think>call {at}"}, {
+        answer = [{"type": "text", "text": f"<think>hm</think>call {at}"}]
+        messages += {"role": "assistant", "content": answer}, {
             "role": "user" if has_users else "tool", "content": parts,
         }  # fmt: skip
         whole = _whole(case, messages)
