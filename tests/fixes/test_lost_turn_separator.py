@@ -31,12 +31,14 @@ def test_a_turn_that_is_built_otherwise_is_no_anchor(old: str, new: str, anchor:
 
 BY_HAND: ByHand = {
     "no separator": Sub("if last in end else []", "if False else []"),
-    "one token of it": Sub("end.index(last) + 1 :]", "end.index(last) + 1 : end.index(last) + 2]"),
-    "with the end itself": Sub("end.index(last) + 1 :]", "end.index(last) :]"),
-    "after any answer": Sub("end[end.index(last) + 1 :] if last in end else []", "end[1:]"),
-    "where a chat ends": Sub("(chat, chat[:2])", "(chat[:2], chat[:2])"),
+    "one token of it": Sub("index(last) :]", "index(last) :][:1]"),
+    "with the end itself": Sub("len(end) - end[::-1]", "len(end) - 1 - end[::-1]"),
+    "after any answer": Sub("if last in end else []", "if last in end else end[1:]"),
+    "after the first that is alike": Sub("len(end) - end[::-1].index(last)", "1 + end.index(last)"),
     "all that follows": Sub("(chat, chat[:2])", "(chat, chat)"),
-    "after a user": Sub('partition("unhang assistant")', 'partition("unhang user")'),
+    "after a user": Sub('split("unhang", 2)', 'split("unhang", 1)'),
+    "no parts": Sub('("unhang", [{"type": "text", "text": "unhang"}])', '("unhang",)'),
+    "refusals end the job": Sub("except Exception:", "except ValueError:"),
 }
 MUTANTS = [
     Mutants("verl", ("0.6.1", "0.8.0"), BY_HAND, function=TOOLS),
