@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from unhang.compat import upstreams
 from unhang.errors import UnhangError
+from unhang.find import metadata
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage, PyPISimple
@@ -147,16 +147,11 @@ def read_wheel(path: str, files: Iterable[str]) -> Wheel:
     """Read these files of a wheel. Raises UnhangError ``fetch-failed`` if it is damaged."""
     try:
         with zipfile.ZipFile(path) as wheel:
-            members = {installed(name): name for name in wheel.namelist()}
+            members = {metadata.installed(name): name for name in wheel.namelist()}
             found = {name: wheel.read(members[name]) if name in members else None for name in files}
             return Wheel(found, upstreams.held({*members}))
     except (zipfile.BadZipFile, OSError) as error:
         raise UnhangError("fetch-failed", f"{os.path.basename(path)} cannot be read: {error}") from error
-
-
-def installed(name: str) -> str:
-    """Return where a member of a wheel is installed below site-packages, also one in its ``.data`` folder."""
-    return re.sub(r"^[^/]+\.data/(?:purelib|platlib)/", "", name)
 
 
 def _version(package: DistributionPackage) -> Version | None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from unhang.compat import index, upstreams
+from unhang.compat import upstreams
 from unhang.compat.sweep import pins, sources
+from unhang.find import metadata
 from unhang.judge import pinned, rows, scene
 from unhang.judge.decide import NOT_AFFECTED, WRONG
 from unhang.judge.nearest import nearest
@@ -137,7 +138,7 @@ def unpacked(project: str, version: str) -> Path:
         fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
-                member.filename = index.installed(member.filename)
+                member.filename = metadata.installed(member.filename)
                 archive.extract(member, fresh)
         try:
             fresh.rename(folder)

@@ -92,7 +92,9 @@ def test_the_files_of_a_wheel(tmp_path: Path) -> None:
     assert index.read_wheel(str(path), ["a.py", "c.py"]) == ({"a.py": b"a", "c.py": None}, ["megatron-lm"])
     path.write_bytes(fake_index.wheel({"megatron/core/training/b.py": "b"}))
     assert index.read_wheel(str(path), []) == ({}, [])
-    path.write_bytes(fake_index.wheel({"a-1.data/purelib/a.py": "a", "a-1.data/scripts/b.py": "b"}))
+    path.write_bytes(
+        fake_index.wheel({"a-1.data/purelib/": "", "a-1.data/purelib/a.py": "a", "a-1.data/scripts/b.py": "b"})
+    )
     assert index.read_wheel(str(path), ["a.py", "b.py"]).files == {"a.py": b"a", "b.py": None}
     path.write_bytes(b"no zip")
     with pytest.raises(UnhangError, match=r"a\.whl cannot be read") as caught:

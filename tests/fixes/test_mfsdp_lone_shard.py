@@ -16,14 +16,10 @@ _LONE = f"{_SHARDED} and main_buf_dp_group.size() > 1"
 _EDITED = [
     *((_LONE, new) for new in (_SHARDED, _LONE.replace("> 1", "> 2"), _LONE.replace("and", "or"))),
     ("group.main_grad_buffer = ", "group.grad_buffer = "),
-    ("transpose_weight_buffer", "other_buffer", 5),  # fused accumulation added to what a bucket held
-    (f"{_SHARDED} = ", f"{_SHARDED} = group.strategy and ", 4),
+    ("transpose_weight_buffer", "other_buffer", "", 5),  # fused accumulation added to what a bucket held
+    (f"{_SHARDED} = ", f"{_SHARDED} = group.strategy and ", "", 4),
 ]
-REFUSED = [
-    edit
-    for old, new, *times in _EDITED
-    for edit in sources.edits(CASES[0], [(old, new, "not found: (group.main|transpose|is_grad)", *times)])
-]
+REFUSED = sources.edits(CASES[0], _EDITED, "not found: (group.main|transpose|is_grad)")
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from unhang.deliver import archive
 from unhang.deliver.archive import Member, bad_wheel
 from unhang.errors import UnhangError
+from unhang.find.metadata import installed
 from unhang.shapes import catalog
 from unhang.store.receipt import sha256
 
@@ -31,8 +32,7 @@ class Wheel(NamedTuple):
 
     def installed(self) -> dict[str, Member]:
         """Return the files that an installer puts into site-packages, by their path there."""
-        data = f"{self.dist_info.removesuffix('.dist-info')}.data"
-        return {_installed(member.name, data): member for member in self.members if not member.name.endswith("/")}
+        return {installed(member.name): member for member in self.members if not member.name.endswith("/")}
 
     @property
     def file(self) -> str:
@@ -93,7 +93,7 @@ def _check_data(path: str, dist_info: str, members: Sequence[Member]) -> None:
     places: dict[str, str] = {}
     for name in (member.name for member in members if not member.name.endswith("/")):
         top, _, below = name.partition("/")
-        place = _installed(name, data)
+        place = installed(name)
         if top.endswith(".data") and (top != data or (place == name and below.endswith(files))):
             raise bad_wheel(path, f"nobody can tell where an installer puts its member {name!r}")
         if place in places:
@@ -101,13 +101,6 @@ def _check_data(path: str, dist_info: str, members: Sequence[Member]) -> None:
         places[place] = name
     if clash := archive.file_as_folder(places):
         raise bad_wheel(path, f"its member {places[clash]!r} is installed where others need a folder")
-
-
-def _installed(name: str, data: str) -> str:
-    """Return the path below site-packages of a file with this name; ``data`` is the wheel's .data folder."""
-    top, _, rest = name.partition("/")
-    scheme, _, path = rest.partition("/")
-    return path if top == data and path and scheme in ("purelib", "platlib") else name
 
 
 def _is_of(dist_info: str, project: str, version: Version) -> bool:

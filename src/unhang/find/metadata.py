@@ -20,6 +20,11 @@ _LONGEST_VERSION = 100
 _TOO_LONG = 64 * 1024 * 1024  # characters; a RECORD of 60,000 files has six million
 
 
+def installed(name: str) -> str:
+    """Return where a member of a wheel is installed below site-packages, also one in its ``.data`` folder."""
+    return re.sub(r"^[^/]+\.data/(?:purelib|platlib)/(?=.)", "", name)
+
+
 def version(module: str, folder: str) -> str | None:
     """Return the version of a package in ``folder``; None where its source states none, or what cannot be one."""
     found = stated(module, folder)

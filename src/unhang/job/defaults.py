@@ -45,11 +45,12 @@ def known(how: Mapping[str, Any], installation: Installation | None, job: Job) -
     root = installation.real_root
     if "hydra" in how:
         return _of_hydra(root, name, job, how["hydra"])
+    places = tuple(how.get("places", ()))
     if "parser" in how:
-        return _of_parser(root, how["parser"], tuple(how.get("places", ())), name)
+        return _of_parser(root, how["parser"], places, name)
     command = re.split(r"[ ./]", job.program.removesuffix(".py"))[-1]
     of = how["classes"].get(command, ())
-    return _of_classes(root, tuple(of), tuple(how.get("places", ())), name)
+    return _of_classes(root, tuple(of), places, name)
 
 
 def _of_hydra(root: str, name: str, job: Job, usual: str) -> Known:
