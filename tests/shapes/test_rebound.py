@@ -270,6 +270,7 @@ def test_a_definition_that_may_not_be_what_runs(code: str, name: str, lines: tup
         (FUNCTION + "from datasets import Dataset\ndef g(x: Dataset | None = None): pass\n", "f"),
         ("from trl import DPOTrainer as D\ndel D.__init__\n" + METHOD, "C.f"),
         (METHOD + "    def g(self, m):\n        m.__class__.__call__ = x\n", "C.f"),
+        (METHOD + "    def g(self):\n        from acme import Hub\n        Hub.__init__ = x\n", "C.f"),
     ],
 )  # fmt: skip
 def test_what_is_harmless(code: str, name: str) -> None:

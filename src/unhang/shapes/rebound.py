@@ -304,11 +304,11 @@ def _of_class(body: Sequence[ast.stmt], path: Sequence[str]) -> Iterator[int]:
 def _by_text(owner: ast.ClassDef, name: str) -> Iterator[int]:
     """Yield the lines of a class that give its method's name to a call, or store to `__class__` and the like.
 
-    A store to `__call__` is none of these: no method is looked up by it.
+    A store to `__call__` or `__init__` is none of these: no other method is looked up by it.
     """
     for node in ast.walk(owner):
         stored = node.attr if isinstance(node, ast.Attribute) and _is_stored(node) else ""
-        is_special = _DUNDER.fullmatch(stored) and stored != "__call__"
+        is_special = _DUNDER.fullmatch(stored) and stored not in ("__call__", "__init__")
         if isinstance(node, ast.expr) and (is_special or _is(node, name)):
             yield node.lineno
         elif isinstance(node, ast.keyword) and node.arg == name:  # of `self.__dict__.update`
