@@ -63,7 +63,7 @@ def of_upstream(project: str, clone: Clone) -> History:
 def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[str]) -> History:
     """Return the history of an upstream. ``entry`` is its file in upstreams/, ``paths`` are its targets' files.
 
-    A pre-release of the floor counts: it is no older to ``unhang check`` either.
+    A pre-release of the floor is below it, as it is to ``unhang check``.
     """
     names = [entry["version"]["file"], *paths]
     places = [in_tree(entry, name) for name in names]
@@ -74,7 +74,7 @@ def read(clone: Clone, project: str, entry: Mapping[str, Any], paths: Iterable[s
     for ids, same in alike.items():
         found = {name: reader.content(blob) if blob else None for name, blob in zip(names, ids)}
         version = _version(project, entry["version"]["file"], found.pop(entry["version"]["file"]))
-        if version is None or Version(Version(version).base_version) < floor:
+        if version is None or Version(version) < floor:
             older += len(same)
         else:
             trees.append(Tree(version, found, same))
@@ -100,7 +100,7 @@ def _version(project: str, path: str, found: Content | None) -> str | None:
     module = packs.upstreams()[project].module
     with tempfile.TemporaryDirectory(prefix="unhang-") as root:
         file = Path(root, path)
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)  # it may be in the root
         file.write_bytes(found.data)
         metadata.read.cache_clear()
         version = metadata.version(module, os.path.join(root, *module.split(".")))

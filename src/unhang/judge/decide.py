@@ -59,6 +59,7 @@ _BESIDE = {REPAIRED: FIXED_UPSTREAM, RIGHT: NOT_AFFECTED}
 MARK = b"# unhang "
 """How the comments begin that every rewrite writes: the RECORD's row of a file that has one is ours."""
 _OLDER = "older-than-floor"
+GONE = "function-gone"
 _MATCHING = "the rewrite's anchors match exactly once each"
 _SEEMS_FIXED = "upstream's own fix seems to be there"
 
@@ -387,7 +388,7 @@ def _absent(target: Target, installation: Installation, seen: Observation, relea
 def gone(target: Target, why: str) -> Verdict:
     """Return the verdict on a function that is missing."""
     hint = f"find out where {target.function} was moved to, or reinstall the package"
-    return Verdict(DRIFTED, "function-gone", why, hint)
+    return Verdict(DRIFTED, GONE, why, hint)
 
 
 def incomplete(fix: Fix, found: str) -> Verdict:
@@ -583,7 +584,7 @@ def _outside(installation: Installation, releases: Mapping[str, Release]) -> _Ou
     if version.release > Version(newest).release:
         reason = f"{version} is newer than every release in the matrix"
         return _Outside("newer-than-matrix", reason, f"nearest supported version: {newest}", newest)
-    if version < Version(oldest) and version.release < Version(oldest).release:
+    if version < Version(oldest):
         reason = f"{version} is older than every release in the matrix"
         return _Outside(_OLDER, reason, f"nearest supported version: {oldest}", oldest)
     return None
