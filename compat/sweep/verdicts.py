@@ -22,7 +22,7 @@ from unhang.compat.sweep.commits import History, Tree
 from unhang.compat.sweep.sources import Content
 from unhang.errors import UnhangError
 from unhang.judge import findings
-from unhang.judge.decide import DRIFTED, NEEDED, NO_REWRITE, SETTLED, Verdict
+from unhang.judge.decide import DRIFTED, GONE, NEEDED, NO_REWRITE, SETTLED, Verdict
 from unhang.judge.observe import Observation, observe_bytes
 from unhang.records import Installation
 from unhang.shapes import catalog
@@ -81,9 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if not item.answered:
                     left.setdefault(item.key, []).append(item)
             for key, same in left.items():
-                print(f"  {_line(same, reasons.get(key))}")
+                reason = reasons.get(key) or ("it came later" if _came_later(clone, same, found) else None)
+                print(f"  {_line(same, reason)}")
                 used.add(key)
-                problems += key not in reasons
+                problems += reason is None
     except UnhangError as error:
         print(report.text_error(error), file=sys.stderr)
         return 2
@@ -105,6 +106,16 @@ def _summary(project: str, clone: Clone, history: History, found: Iterable[Judge
     judged = f"{len(history.trees)} distinct trees, {judgements:,} judgements"
     verdicts = ", ".join(f"{number:,} {verdict}" for verdict, number in counts.most_common())
     return f"{project}: {read} ({left_out}), {judged}: {verdicts}"
+
+
+def _came_later(clone: Clone, same: Sequence[Judgement], found: Iterable[Judgement]) -> bool:
+    """Return whether a function is missing where no commit before had it: a tree has the number of its next release."""
+    if any(item.verdict.code != GONE for item in same):
+        return False
+    target = same[0].target
+    having = {commit for item in found if item.target == target and item.seen.shape for commit in item.commits}
+    before = clone.repo.git.rev_list(*(commit for item in same for commit in item.commits)).split()
+    return having.isdisjoint(before)
 
 
 def _line(same: Sequence[Judgement], reason: str | None) -> str:

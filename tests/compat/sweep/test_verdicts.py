@@ -96,6 +96,15 @@ def test_a_function_that_moved_is_judged_once_where_it_is(history: History, run:
     assert settled >= {RUN, OTHER_RUN}, "--require is satisfied once the rewrite is in"
 
 
+def test_a_function_that_came_later_is_not_gone(history: History, run: Callable[..., Any]) -> None:
+    before = history("1.0", one=LACKS)  # release 1.0 has what this file lacks
+    history("1.0", one=ONE)
+    code, (_, line) = run()
+    assert (code, before in line, line.endswith(": it came later")) == (0, True, True)
+    history("1.0", one=LACKS, other="more")
+    assert run()[0] == 1
+
+
 def test_a_clone_that_is_not_given_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in clones.variables().values():
         monkeypatch.delenv(variable, raising=False)
