@@ -178,7 +178,7 @@ def assert_renamed(case: Case, names: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("case", suite.one_function_each(CASES, lambda case: case.target.fix))
+@pytest.mark.parametrize("case", suite.in_turn(CASES, lambda case: case.target.fix))
 def test_the_rewrite_of_an_edited_function_does_what_that_of_the_release_does(case: Case) -> None:
     """With prints and annotations everywhere, the scene shows what is on record."""
     changed = file_of(case, printing(annotated(function_of(case))))

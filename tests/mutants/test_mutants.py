@@ -60,7 +60,7 @@ def _last_releases() -> list[Any]:
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", suite.one_function_each(_last_releases(), lambda subject: subject.fix))
+@pytest.mark.parametrize("subject", suite.in_turn(_last_releases(), lambda subject: subject.fix))
 def test_mutants_made_by_hand_are_caught_and_none_is_taken_for_ours(subject: Subject) -> None:
     source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))

@@ -18,6 +18,7 @@ import pytest
 
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, unreadable
 from support import fixes, interpreters, wheels
+from support.checkout import REPOSITORY
 from unhang.compat.sweep import trees
 from unhang.find import environment, locate
 from unhang.judge.decide import FIXED_UPSTREAM, NOT_AFFECTED
@@ -105,14 +106,27 @@ def everything() -> bool:
     return os.environ.get("UNHANG_PROOFS") == "all"
 
 
-def one_function_each(parameters: Sequence[Any], fix_of: Callable[[Any], str]) -> list[Any]:
-    """Return the parameters of a test; of a fix, all but the last are skipped unless all proofs are wanted."""
+def in_turn(parameters: Sequence[Any], fix_of: Callable[[Any], str]) -> list[Any]:
+    """Return the parameters of a test; unless all proofs are wanted, some are skipped.
+
+    A day's commits run a quarter of the fixes, and of each the last function.
+    """
     last = {fix_of(it.values[0]): it.id for it in parameters}
-    skipped = pytest.mark.skipif(not everything(), reason="of a fix, one function is run: UNHANG_PROOFS=all runs each")
+    today = {fix for at, fix in enumerate(sorted(last)) if at % 4 == _day() % 4}
+    why = "a quarter of the fixes is run each day, and one function of each: UNHANG_PROOFS=all runs all"
+    skipped = pytest.mark.skipif(not everything(), reason=why)
     return [
-        it if last[fix_of(it.values[0])] == it.id else pytest.param(*it.values, id=it.id, marks=[*it.marks, skipped])
+        it if fix in today and last[fix] == it.id else pytest.param(*it.values, id=it.id, marks=[*it.marks, skipped])
         for it in parameters
+        for fix in [fix_of(it.values[0])]
     ]
+
+
+@cache
+def _day() -> int:
+    """Return the day of the checkout's commit, so that a commit always runs the same; 0 outside of a checkout."""
+    told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=REPOSITORY, capture_output=True, check=False)
+    return int(told.stdout or 0) // 86400
 
 
 @cache

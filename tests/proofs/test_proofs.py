@@ -61,6 +61,16 @@ def test_half_a_patch_fails(proof: suite.Proof, name: str, tell: Tell) -> None:
     assert not wrong
 
 
+def test_each_fix_has_its_turn_within_four_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "everything", lambda: False)
+    functions = [pytest.param(f"{fix} {of}", id=f"{fix} {of}") for fix in "abcdef" for of in (1, 2)]
+    run = []
+    for day in range(20_000, 20_004):
+        monkeypatch.setattr(suite, "_day", lambda day=day: day)
+        run += [it.id for it in suite.in_turn(functions, lambda value: value[0]) if not it.marks]
+    assert sorted(run) == [f"{fix} 2" for fix in "abcdef"]
+
+
 def test_what_is_left_out_exists() -> None:
     """With a wrong name, something else would be left out, or nothing."""
     for proof in suite.every_proof():
