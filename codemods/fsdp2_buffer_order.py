@@ -23,14 +23,12 @@ class LoadFullStateDict(Codemod):
     Before::
 
         def fsdp2_load_full_state_dict(model, full_state):
-            load(model, full_state)
             for name, buf in model.named_buffers():
                 dist.broadcast(buf, src=0)
 
     After::
 
         def fsdp2_load_full_state_dict(model, full_state):
-            load(model, full_state)
             # unhang fsdp2-buffer-order: in the order of their names, which is the same on every rank
             for name, buf in sorted(model.named_buffers(), key=lambda item: item[0]):
                 dist.broadcast(buf, src=0)

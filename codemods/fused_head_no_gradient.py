@@ -50,23 +50,15 @@ class Backward(Codemod):
         whys = [_WHY, *["as above"] * len(needed)]
         return [replaced_by(function, flag, new, _COMMENT.format(why)) for (flag, new), why in zip(needed, whys)]
 
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
-
     def fixed_upstream(self, function: Function) -> bool:
         return _NEEDED in mentioned(function) and _FLAG not in mentioned(function)
 
 
 def _saved(function: Function, ctx: str) -> list[str]:
     """Return the names of the tensors that forward has saved."""
-    rows = [
-        row.targets[0].elts
-        for row in function.body
-        if isinstance(row, ast.Assign)
-        and isinstance(row.targets[0], ast.Tuple)
-        and expression(row.value) == f"{ctx}.{_SAVED}"
-    ]
-    return [expression(name) for name in once(rows, f"..., ... = {ctx}.{_SAVED}")]
+    rows = [it for it in function.body if isinstance(it, ast.Assign) and expression(it.value) == f"{ctx}.{_SAVED}"]
+    tuples = [row.targets[0].elts for row in rows if isinstance(row.targets[0], ast.Tuple)]
+    return [expression(name) for name in once(tuples, f"..., ... = {ctx}.{_SAVED}")]
 
 
 def _flags(function: Function, name: str) -> list[ast.Attribute]:
@@ -74,6 +66,4 @@ def _flags(function: Function, name: str) -> list[ast.Attribute]:
     return [node for node in ast.walk(function) if isinstance(node, ast.Attribute) and expression(node) == wanted]
 
 
-CODEMODS = {
-    "FusedLinearForPPOFunction.backward": Backward(),
-}
+CODEMODS = {"FusedLinearForPPOFunction.backward": Backward()}

@@ -1,7 +1,6 @@
 """ms-swift: load the model that is saved with the barriers of the loader off, because the master alone loads it.
 
-Upstream's change is https://github.com/modelscope/ms-swift/pull/9171. Its import is at the top of the file; ours is
-where the name is used.
+https://github.com/modelscope/ms-swift/pull/9171, whose import is at the top of the file. Ours is where it is used.
 """
 
 from __future__ import annotations
@@ -24,21 +23,19 @@ class PatchMcoreBridge(Codemod):
 
     Before::
 
-        def _patch_mcore_bridge():
-            def save_weights(self, args):
-                if is_master():
-                    with torch.device('meta'):
-                        self.model = get_model_processor(args.model, return_dummy_model=True)[0]
+        def save_weights(self, args):
+            if is_master():
+                with torch.device('meta'):
+                    self.model = get_model_processor(args.model, return_dummy_model=True)[0]
 
     After::
 
-        def _patch_mcore_bridge():
-            def save_weights(self, args):
-                if is_master():
-                    # unhang mcore-save-barrier: the master alone loads here, so the loader must not wait for others
-                    from swift.utils import disable_safe_ddp_context_use_barrier
-                    with torch.device('meta'), disable_safe_ddp_context_use_barrier():
-                        self.model = get_model_processor(args.model, return_dummy_model=True)[0]
+        def save_weights(self, args):
+            if is_master():
+                # unhang mcore-save-barrier: the master alone loads here, so the loader must not wait for others
+                from swift.utils import disable_safe_ddp_context_use_barrier
+                with torch.device('meta'), disable_safe_ddp_context_use_barrier():
+                    self.model = get_model_processor(args.model, return_dummy_model=True)[0]
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -73,11 +70,8 @@ def _off(nodes: Statements) -> Statements:
 
     comment = "# unhang mcore-save-barrier: the master alone loads here, so the loader must not wait for others"
     block = cst.ensure_type(nodes[0], cst.With)
-    item = cst.WithItem(cst.parse_expression(f"{_OFF}()"))
     own = splice.suite(f"{comment}\nfrom swift.utils import {_OFF}\n")
-    return [*own, block.with_changes(items=[*block.items, item])]
+    return [*own, block.with_changes(items=[*block.items, cst.WithItem(cst.parse_expression(f"{_OFF}()"))])]
 
 
-CODEMODS = {
-    "_patch_mcore_bridge": PatchMcoreBridge(),
-}
+CODEMODS = {"_patch_mcore_bridge": PatchMcoreBridge()}

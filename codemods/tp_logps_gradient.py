@@ -7,26 +7,12 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import (
-    AnchorError,
-    Codemod,
-    assigned,
-    calls,
-    expression,
-    instead,
-    mentioned,
-    once,
-    operand,
-    replaced_by,
-    span,
-)
+from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, once, replaced_by, replacing
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _REDUCE = "torch.distributed.all_reduce"
-_MAXIMUM = "the maximum of what is reduced so"
 _SHIFT = "# unhang tp-logps-gradient: only a shift, to which no gradient belongs"
-_UPSTREAMS = "_AllReduceAcrossVocabShards.apply"
 _SUM = """\
 # unhang tp-logps-gradient: all shards depend on the sum, so its gradient is summed over them as well
 from megatron.core import tensor_parallel
@@ -37,9 +23,6 @@ from megatron.core import tensor_parallel
 
 class LogSoftmax(Codemod):
     """Compute the maximum without a gradient, and sum in the backward pass too.
-
-    The maximum is only a shift, so no gradient belongs to it. All shards depend on the sum, so each has a part of its
-    gradient.
 
     Before::
 
@@ -67,13 +50,11 @@ class LogSoftmax(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         maximum, _ = _reduced(function, "MAX")
         rows = [value for name, value in filter(None, map(assigned, function.body)) if name == maximum]
-        tops = [it for row in rows for it in ast.walk(row) if isinstance(it, ast.Attribute) and it.attr == "max"]
-        logits = once(tops, _MAXIMUM).value
+        tops = [it.value for row in rows for it in ast.walk(row) if isinstance(it, ast.Attribute) and it.attr == "max"]
+        logits = once([it for it in tops if isinstance(it, ast.Name)], "the maximum of what is reduced so")
         name, reduce = _reduced(function, "SUM")
-        return [
-            replaced_by(function, logits, f"{operand(logits, _MAXIMUM)}.detach()", _SHIFT),
-            span(reduce, reduce, instead(_SUM.format(name))),
-        ]
+        shift = replaced_by(function, logits, f"{logits.id}.detach()", _SHIFT)
+        return [shift, replacing(function, reduce, _SUM.format(name))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"torch"})
@@ -81,17 +62,18 @@ class LogSoftmax(Codemod):
     def fixed_upstream(self, function: Function) -> bool:
         blocks = [it for it in function.body if isinstance(it, ast.With) and calls(it.items[0], "torch.no_grad")]
         inside = [call for block in blocks for call in calls(block, _REDUCE)]
-        return len(calls(function, _UPSTREAMS)) == len(inside) == len(calls(function, _REDUCE)) == 1
+        sums = calls(function, "_AllReduceAcrossVocabShards.apply")
+        return len(sums) == len(inside) == len(calls(function, _REDUCE)) == 1
 
 
-def _reduced(function: Function, operation: str) -> tuple[str, ast.stmt]:
-    """Return the name of what is reduced so, and the statement that does it."""
+def _reduced(function: Function, operation: str) -> tuple[str, str]:
+    """Return the name of what is reduced so, and the code that does it."""
     anchor = f"{_REDUCE}(..., op=...{operation}, group=...)"
-    call = once([call for call in calls(function, _REDUCE) if operation in mentioned(call)], anchor)
-    rows = [it for it in function.body if isinstance(it, ast.Expr) and it.value is call]
-    if not rows or len(call.args) != 1 or [it.arg for it in call.keywords] != ["op", "group"]:
+    call = once([call for call in calls(function, _REDUCE) if operation in expression(call)], anchor)
+    is_whole = any(isinstance(it, ast.Expr) and it.value is call for it in function.body)
+    if not is_whole or len(call.args) != 1 or [it.arg for it in call.keywords] != ["op", "group"]:
         raise AnchorError(anchor)
-    return expression(call.args[0]), rows[0]
+    return expression(call.args[0]), expression(call)
 
 
 CODEMODS = {"vocab_parallel_log_softmax": LogSoftmax()}

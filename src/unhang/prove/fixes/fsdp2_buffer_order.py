@@ -1,18 +1,14 @@
 """verl: the real ``fsdp2_load_full_state_dict`` on a model under FSDP2, whose buffers come in the order of a set.
 
-The model is a stand-in: it registers two rotary tables while it walks a set of strings, as some of transformers do. A
-string's hash, and so that order, depends on the process. Forked ranks share their hashes, so each rank takes the order
-from a fresh interpreter with a PYTHONHASHSEED of its own.
+The model is a stand-in. Some of transformers register two rotary tables while they walk a set of strings, whose order
+depends on the process. Forked ranks share their hashes, so here each odd rank turns the order around.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import subprocess
 import sys
-from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +31,7 @@ CASES = (
     Case("one-buffer-2", _TWO, PASSED, options={"sizes": (64,)}),
     Case("no-buffer-2", _TWO, PASSED, options={"sizes": ()}),
 )
-_TABLES = {"full_attention": 0.0, "sliding_attention": 1000.0}
-"""The first value in each table."""
+_TABLES = ("full_attention_inv_freq", "sliding_attention_inv_freq")
 _NAMES = (
     "model.layers.10.rotary.inv_freq",
     "model.layers.11.rotary.inv_freq",
@@ -80,13 +75,18 @@ def prepare() -> None:
     if importlib.util.find_spec("pkg_resources") is None:  # verl 0.4 imports it, and a newer setuptools has none
         sys.modules["pkg_resources"] = ModuleType("pkg_resources")
         vars(sys.modules["pkg_resources"])["DistributionNotFound"] = LookupError
-    _module().get_device_id = lambda: shims.DEVICE
-    orders()  # here: a rank may start no process
+    from verl.utils import fsdp_utils
+
+    fsdp_utils.get_device_id = lambda: shims.DEVICE
 
 
 def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
     """Return what is wrong with the buffers of the first rank that has another value."""
-    return next(filter(None, (_wrong(rank, held, _tables(case)) for rank, held in enumerate(ranks))), "")
+    for rank, held in enumerate(ranks):
+        for name, values in _tables(case).items():
+            if held[name] != values:
+                return f"rank {rank} holds values {_SWAPPED} in {name}: {held[name][0]}, not {values[0]}"
+    return ""
 
 
 def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
@@ -94,38 +94,17 @@ def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
     return "every rank holds the buffers of rank 0, each under its name"
 
 
-@cache
-def orders() -> tuple[list[str], list[str]]:
-    """Return the orders of a set of these names in two processes that differ."""
-    code = f"print(*{set(_TABLES)!r})"
-    found: list[list[str]] = []
-    for seed in range(64):
-        environ = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        done = subprocess.run(
-            [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, env=environ
-        )
-        if (order := done.stdout.split()) not in found:
-            found.append(order)
-        if len(found) == len(_TABLES):
-            return found[0], found[1]
-    raise AssertionError("one order in 64 processes")
-
-
 def _names(case: Case, rank: int) -> list[str]:
     """Return the names of a rank's buffers, in its order."""
-    turn = rank if case.options.get("differ", True) else 0
-    if names := case.options.get("names"):
-        first = turn // 2
-        return [*names[first:], *names[:first]][:: -1 if turn % 2 else 1]
-    return [name for name in (f"{it}_inv_freq" for it in orders()[turn % 2]) if name in _tables(case)]
+    names, turn = [*_tables(case)], rank if case.options.get("differ", True) else 0
+    first = turn // 2 * 2
+    return [*names[first:], *names[:first]][:: -1 if turn % 2 else 1]
 
 
 def _tables(case: Case) -> dict[str, list[float]]:
     """Return the values of each buffer on rank 0."""
-    if "names" in case.options:
-        return {name: [1000.0 * at + index for index in range(8)] for at, name in enumerate(case.options["names"], 1)}
-    sized = zip(_TABLES.items(), case.options["sizes"])
-    return {f"{name}_inv_freq": [first + index for index in range(size)] for (name, first), size in sized}
+    sized = zip(case.options.get("names", _TABLES), case.options.get("sizes", [8] * len(_NAMES)))
+    return {name: [1000.0 * at + index for index in range(size)] for at, (name, size) in enumerate(sized)}
 
 
 def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
@@ -133,6 +112,7 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+    from verl.utils import fsdp_utils
 
     with torch.device(shims.DEVICE if rank == 0 else "meta"):
         model = torch.nn.Linear(4, 4)
@@ -148,19 +128,5 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     mesh = init_device_mesh(shims.DEVICE, (case.topology.world,))
     fully_shard(model, mesh=mesh)
     offload = CPUOffloadPolicy() if case.options.get("offload") else None
-    _module().fsdp2_load_full_state_dict(model, weights, mesh, offload)
+    fsdp_utils.fsdp2_load_full_state_dict(model, weights, mesh, offload)
     return {name: buffer.tolist() for name, buffer in model.named_buffers()}
-
-
-def _wrong(rank: int, held: Mapping[str, list[float]], tables: Mapping[str, list[float]]) -> str:
-    """Return what is wrong with the buffers of a rank; empty if nothing is."""
-    for name, values in tables.items():
-        if held[name] != values:
-            return f"rank {rank} holds values {_SWAPPED} in {name}: {held[name][0]}, not {values[0]}"
-    return ""
-
-
-def _module() -> Any:
-    import verl.utils.fsdp_utils as module
-
-    return module

@@ -9,19 +9,18 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from importlib.machinery import PathFinder
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..cases import DIFFERS, PASSED, Case, Topology
+from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WARM = ("torch",)
+WARM, _MODULE = ("torch",), "verl.utils.experimental.torch_functional"
 _WHERE = "the gradient of the backbone is"
 _ONE = Topology()
-_ROWS, _TOKENS, _HIDDEN, _WORDS, _CHUNK = 2, 6, 8, 11, 4
+_ROWS, _TOKENS, _HIDDEN, _WORDS = 2, 6, 8, 11
 CASES = (
     Case("contiguous", _ONE, PASSED, options={"layout": "contiguous"}, core=True),
     Case("transposed", _ONE, DIFFERS, _WHERE, {"layout": "transposed"}, core=True),
@@ -31,13 +30,11 @@ CASES = (
     Case("frozen-head", _ONE, DIFFERS, _WHERE, {"layout": "transposed", "head": False}, core=True),
     Case("bfloat16", _ONE, DIFFERS, _WHERE, {"layout": "transposed", "dtype": "bfloat16"}),
     Case("one-row", _ONE, PASSED, options={"layout": "transposed", "rows": 1}, core=True),
-    Case("two-dimensions", _ONE, PASSED, options={"layout": "own view", "flat": True}, core=True),
+    Case("two-dimensions", _ONE, PASSED, options={"layout": "flat"}, core=True),
     Case("detached", _ONE, PASSED, options={"layout": "transposed", "backbone": False}, core=True),
     Case("frozen-head-contiguous", _ONE, PASSED, options={"layout": "contiguous", "head": False}),
 )
 YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {"layout": "own view"})
-
-
 _COPIES = ("transposed", "sliced", "own view")
 """The layouts whose flattened copy, or view, does not need a gradient."""
 GRID = [
@@ -46,8 +43,7 @@ GRID = [
         Topology(dp=ranks),
         DIFFERS if backbone and layout in _COPIES and (rows > 1 or layout == "own view") else PASSED,
         options={
-            **({"layout": "contiguous", "flat": True} if layout == "flat" else {"layout": layout}),
-            **{"backbone": backbone, "head": head, "losses": losses, "rows": rows, "chunk": chunk},
+            **{"layout": layout, "backbone": backbone, "head": head, "losses": losses, "rows": rows, "chunk": chunk},
             **{"dtype": dtype, "temperature": temperature},
         },
     )
@@ -70,55 +66,42 @@ def caveat(case: Case) -> str:
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
-    options = case.options
+    options, layout = case.options, case.options["layout"]
     return {
         **{"strategy": "fsdp", "use_fused_kernels": True, "impl_backend": "torch"},
-        "use_liger": options["layout"] == "own view",
-        "use_remove_padding": options.get("rows", _ROWS) == 1,
-        "hidden states that do not flatten without a copy": options["layout"] in ("transposed", "sliced"),
-        "hidden states of three dimensions need a gradient": options.get("backbone", True)
-        and not options.get("flat", False),
+        "use_liger": layout in ("own view", "flat"),
+        "use_remove_padding": options.get("rows") == 1,
+        "hidden states that do not flatten without a copy": layout in ("transposed", "sliced"),
+        "hidden states of three dimensions need a gradient": layout != "flat" and options.get("backbone", True),
     }
-
-
-class Gradients(NamedTuple):
-    """What a backward pass leaves: the gradients, or None."""
-
-    backbone: Any
-    head: Any
-
-    def text(self) -> str:
-        """Return the norms."""
-        norms = ["None" if one is None else f"{one.float().norm():.4f}" for one in self]
-        return f"{norms[0]}, of the head {norms[1]}"
 
 
 def prepare() -> None:
     """Import the real module among stand-ins."""
-    (root,) = PathFinder.find_spec("verl").submodule_search_locations  # type: ignore[union-attr, misc]
-    for name in ("", ".utils", ".utils.experimental"):
-        module: Any = ModuleType(f"verl{name}")
-        module.__path__ = [f"{root}{name.replace('.', '/')}"]
-        sys.modules[f"verl{name}"] = module
-    _module()._FLASH_ATTN_CROSS_ENTROPY_AVAILABLE = False  # its kernel needs a GPU
+    sys.meta_path.insert(0, Around("verl", {_MODULE}, Filled))
+    module: Any = importlib.import_module(_MODULE)
+    module._FLASH_ATTN_CROSS_ENTROPY_AVAILABLE = False  # its kernel needs a GPU
 
 
-def on_rank(case: Case, rank: int) -> tuple[Gradients, Gradients]:
-    """Return the gradients of a forward and a backward pass, and the right ones."""
-    return _gradients(case, _fused, case.options["layout"]), _gradients(case, _plain, "contiguous")
+def on_rank(case: Case, rank: int) -> tuple[Any, Any]:
+    """Return the gradients of a forward and a backward pass, of backbone and head, and the right ones."""
+    head = importlib.import_module(_MODULE).FusedLinearForPPO(chunk_size=case.options.get("chunk", 4))
+    return _gradients(case, head, case.options["layout"]), _gradients(case, _plain, "contiguous")
 
 
-def wrong(case: Case, ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[Any, Any]]) -> str:
     """Return what is wrong with the gradients; empty where nothing is."""
-    for found, due in ranks:
-        if not all(map(_close, found, due)):
-            return f"{_WHERE} {found.text()}; right: {due.text()}"
-    return ""
+    texts = (f"{_WHERE} {_norms(it)}; right: {_norms(due)}" for it, due in ranks if not all(map(_close, it, due)))
+    return next(texts, "")
 
 
-def right(case: Case, ranks: Sequence[tuple[Gradients, Gradients]]) -> str:
+def right(case: Case, ranks: Sequence[tuple[Any, Any]]) -> str:
     """Return what was seen."""
-    return f"{_WHERE} {ranks[0][0].text()}, as it should be"
+    return f"{_WHERE} {_norms(ranks[0][0])}, as it should be"
+
+
+def _norms(gradients: Any) -> str:
+    return ", of the head ".join("None" if one is None else f"{one.float().norm():.4f}" for one in gradients)
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -129,7 +112,7 @@ def _close(one: Any, other: Any) -> bool:
     return one.dtype == other.dtype and bool((one - other).norm() <= close * max(other.norm(), 1e-3))
 
 
-def _gradients(case: Case, head: Any, layout: str) -> Gradients:
+def _gradients(case: Case, head: Any, layout: str) -> tuple[Any, Any]:
     """Run a head on hidden states in this layout, forward and backward."""
     import torch
 
@@ -140,15 +123,10 @@ def _gradients(case: Case, head: Any, layout: str) -> Gradients:
     weights = torch.randn(_WORDS, _HIDDEN).to(dtype).requires_grad_(options.get("head", True))
     ids = torch.randint(0, _WORDS, backbone.shape[:2])
     hidden = _laid_out(backbone, layout)
-    if not options.get("backbone", True):
-        hidden = hidden.detach()
-    if options.get("flat"):
-        hidden, ids = hidden.flatten(0, 1), ids.flatten()
-    outputs = head(hidden, weights, ids, options.get("temperature", 1.0), options.get("chunk", _CHUNK))
-    torch.stack(
-        [of * one.float().sum() for of, one in zip(options.get("losses", (1, 0.1)), outputs) if of]
-    ).sum().backward()
-    return Gradients(backbone.grad, weights.grad)
+    hidden = hidden if options.get("backbone", True) else hidden.detach()
+    outputs = head(hidden, weights, ids.reshape(hidden.shape[:-1]), options.get("temperature", 1.0))
+    sum(of * one.float().sum() for of, one in zip(options.get("losses", (1, 0.1)), outputs) if of).backward()
+    return backbone.grad, weights.grad
 
 
 def _laid_out(backbone: Any, layout: str) -> Any:
@@ -170,20 +148,14 @@ def _laid_out(backbone: Any, layout: str) -> Any:
         return (backbone.transpose(0, 1).contiguous() * 1.0).transpose(0, 1)
     if layout == "sliced":
         return torch.cat([backbone, backbone[:, :1]], 1)[:, :-1]
+    if layout == "flat":
+        return OwnView.apply(backbone).flatten(0, 1)
     return OwnView.apply(backbone) if layout == "own view" else backbone * 1.0
 
 
-def _fused(hidden: Any, weights: Any, ids: Any, temperature: float, chunk: int) -> Any:
-    return _module().FusedLinearForPPO(chunk_size=chunk)(hidden, weights, ids, temperature)
-
-
-def _plain(hidden: Any, weights: Any, ids: Any, temperature: float, chunk: int) -> Any:
+def _plain(hidden: Any, weights: Any, ids: Any, temperature: float) -> Any:
     """Do what the head does, with autograd alone."""
     import torch
 
     scores = torch.log_softmax((hidden @ weights.t()).float() / temperature, -1)
     return scores.gather(-1, ids.unsqueeze(-1)), -(scores.exp() * scores).sum(-1)
-
-
-def _module() -> Any:
-    return importlib.import_module("verl.utils.experimental.torch_functional")

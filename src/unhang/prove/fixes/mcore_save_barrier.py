@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WARM = ("torch", "transformers.dynamic_module_utils", "transformers.trainer", "datasets", "peft", "accelerate")
-_WHERE = "in safe_ddp_context"
-_TWO = Topology(dp=2)
+_WHERE, _TWO = "in safe_ddp_context", Topology(dp=2)
 CASES = (
     Case("two", _TWO, HUNG, _WHERE, {"remote": True}, core=True),
     Case("four", Topology(dp=4), HUNG, _WHERE, {"remote": True}),
@@ -32,7 +31,8 @@ CASES = (
     Case("two-own-model", _TWO, PASSED, options={"remote": True, "own": True}, core=True),
     Case("one", Topology(), PASSED, options={"remote": True}),
 )
-_BOTH = ("args", "processor")
+_BOTH, _ON = ("args", "processor"), (False, True)
+_SAVES = (("minimax", _BOTH), *(("another", given) for given in (_BOTH, _BOTH[:1], _BOTH[1:])))
 GRID = [
     Case(
         f"{ranks} ranks, remote {remote}, own model {own}, {' and '.join(given)}, peft {peft}, {model}",
@@ -40,13 +40,8 @@ GRID = [
         HUNG if remote and not own and given == _BOTH and ranks > 1 else PASSED,
         options={"remote": remote, "own": own, "given": given, "peft": peft, "model": model},
     )
-    for ranks, (model, remote, own, given, peft) in itertools.product(
-        (1, 2, 4),
-        [
-            *itertools.product(("minimax",), (True, False), (False, True), (_BOTH,), (False, True)),
-            *(("another", True, False, given, False) for given in (_BOTH, _BOTH[:1], _BOTH[1:])),
-        ],
-    )
+    for ranks, remote, own, peft, (model, given) in itertools.product((1, 2, 4), _ON, _ON, _ON, _SAVES)
+    if model == "minimax" or (remote and not own and not peft)
 ]
 _LATER = "comes after the model is loaded; no rank waits there but in the last barrier, which every rank reaches"
 HELD = {
@@ -66,10 +61,9 @@ def caveat(case: Case) -> str:
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
-    remote = case.options["remote"] and not case.options.get("own")
     return {
         "ranks": case.topology.world,
-        "a model that brings its own code, such as MiniMax": remote,
+        "a model that brings its own code, such as MiniMax": case.options["remote"] and not case.options.get("own"),
         "a checkpoint is saved": case.options.get("given", _BOTH) == _BOTH,
     }
 
@@ -77,14 +71,10 @@ def settings(case: Case) -> dict[str, Any]:
 class Seen(NamedTuple):
     """What one rank did in two saves."""
 
-    total: float
-    """The sum of the ranks' ones, reduced after each save, as the next step of a training does."""
-    loaded: list[Any]
-    """The device, folder, type and kind of each model that it loaded."""
-    saved: list[Any]
-    """What it saved, on which device, and whether ``safe_ddp_context`` had no barriers then."""
-    is_off: bool
-    """Whether it still has none."""
+    total: float  # of the ranks' ones, reduced after each save, as the next step of a training does
+    loaded: list[Any]  # the device, folder, type and kind of each model
+    saved: list[Any]  # what, on which device, and whether ``safe_ddp_context`` had no barriers then
+    is_off: bool  # whether it still has none
 
 
 def prepare() -> None:
@@ -101,23 +91,20 @@ def prepare() -> None:
 def on_rank(case: Case, rank: int) -> Seen:
     """Save twice, and reduce after each."""
     import torch
-    import torch.distributed as dist
     from transformers import dynamic_module_utils
 
-    module, model_type = _real("megatron.init"), case.options.get("model", "minimax")
-    loaded: list[Any] = []
-    saved: list[Any] = []
+    module, seen = _real("megatron.init"), Seen(0.0, [], [], False)
     dynamic_module_utils.get_cached_module_file = lambda *_: "modeling.py"
 
     def load(model_dir: str, model_type: str | None = None, return_dummy_model: bool = False) -> tuple[Any, Any]:
-        loaded.append((str(torch.empty(0).device), model_dir, model_type, return_dummy_model))
+        seen.loaded.append((str(torch.empty(0).device), model_dir, model_type, return_dummy_model))
         with _real("model.patcher").patch_get_dynamic_module():
             if case.options["remote"]:
                 dynamic_module_utils.get_cached_module_file(model_dir, "modeling.py")
         return _model("loaded"), None
 
     def note(what: str) -> None:
-        saved.append((what, str(torch.empty(0).device), _real("utils.torch_utils")._DISABLE_USE_BARRIER))
+        seen.saved.append((what, str(torch.empty(0).device), _real("utils.torch_utils")._DISABLE_USE_BARRIER))
 
     own = {"get_hf_meta_model": lambda _: _model("own")} if case.options.get("own") else {}
     bridge_class = type("GPTBridge", (), {"save_weights": lambda *_, **__: note("weights"), **own})
@@ -126,29 +113,27 @@ def on_rank(case: Case, rank: int) -> Seen:
     module.save_checkpoint = lambda *_, additional_saved_files, **__: note(additional_saved_files)
     module._patch_mcore_bridge()
     bridge: Any = bridge_class()
-    hf_config = MagicMock()
+    hf_config = MagicMock(save_pretrained=lambda _: note("config"))
     hf_config.__deepcopy__ = hf_config.__copy__ = lambda *_: hf_config
-    hf_config.save_pretrained = lambda _: note("config")
     bridge.config = SimpleNamespace(hf_config=hf_config, mtp_num_layers=None, fp8=None, task_type="causal_lm")
     bridge._adapter_name, bridge.is_multimodal = "default", False
     bridge._peft_target_modules, bridge._peft_modules_to_save = ["linear"], []
     peft = SimpleNamespace(target_modules=[], save_pretrained=lambda _: note("peft"))
-    args = SimpleNamespace(model_dir="dir", model_type=model_type, target_modules=["all-linear"])
-    given = {"args": args, "processor": _model("processor")}
-    given = {name: given[name] for name in case.options.get("given", _BOTH)}
+    told = {"model_type": case.options.get("model", "minimax"), "model_dir": "dir", "target_modules": ["all-linear"]}
+    every = {"args": SimpleNamespace(**told), "processor": _model("processor")}
+    given = {name: every[name] for name in case.options.get("given", _BOTH)}
     for folder in ("first", "second"):
         models = [SimpleNamespace(peft_config={"default": peft})]
         bridge.save_weights(models, folder, peft_format=case.options.get("peft", False), **given)
         one = torch.ones(1)
-        dist.all_reduce(one)
-    return Seen(float(one), loaded, saved, _real("utils.torch_utils")._DISABLE_USE_BARRIER)
+        torch.distributed.all_reduce(one)
+    return seen._replace(total=float(one), is_off=_real("utils.torch_utils")._DISABLE_USE_BARRIER)
 
 
 def _model(name: str) -> Any:
     """Return a model, or what has its meta data: that names the files to save beside it."""
-    return SimpleNamespace(
-        _auto_class=None, model_info=name, model_meta=SimpleNamespace(additional_saved_files=f"files of {name}")
-    )
+    meta = SimpleNamespace(additional_saved_files=f"files of {name}")
+    return SimpleNamespace(_auto_class=None, model_info=name, model_meta=meta)
 
 
 def wrong(case: Case, ranks: Sequence[Seen]) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from importlib.machinery import PathFinder
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import megatron, shims
+from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
 WARM = ("torch",)
 BESIDE = {"ms-swift": ("megatron-core",)}
 _TWO, _FOUR = Topology(tp=2), Topology(tp=4)
+_SIZES = (Topology(), _TWO, Topology(tp=2, dp=2), _FOUR)
 _WRONG = "the gradient of the weight: norm"
 _GRPO: dict[str, Any] = {"loss": "grpo"}
 _GKD: dict[str, Any] = {"loss": "gkd"}
-_PEAKED, _BATCH = {"scale": 8.0}, {"batch": 2, "transposed": True}
+_PEAKED: dict[str, Any] = {"scale": 8.0}
+_BATCH: dict[str, Any] = {"batch": 2, "transposed": True}
 CASES = (
     Case("grpo-tp2", _TWO, DIFFERS, _WRONG, _GRPO, core=True),
     Case("grpo-tp2-peaked", _TWO, DIFFERS, _WRONG, {**_GRPO, **_PEAKED}, core=True),
@@ -38,13 +39,7 @@ CASES = (
     Case("gkd-tp1", Topology(), PASSED, options=_GKD),
     Case("grpo-tp2-no-gradient", _TWO, PASSED, options={**_GRPO, "grad": False}, core=True),
 )
-_KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "peaked": _PEAKED,
-    "batch": _BATCH,
-    "far": {"far": 100.0},
-    "apart": {"apart": 10.0},
-}
+_KINDS = {"plain": {}, "peaked": _PEAKED, "batch": _BATCH, "far": {"far": 100.0}, "apart": {"apart": 10.0}}
 GRID = [
     Case(
         f"{loss}, {kind}, {'gradient' if grad else 'no gradient'}, TP {topology.tp}, DP {topology.dp}",
@@ -53,9 +48,7 @@ GRID = [
         # of GRPO's functions none takes such a view from ms-swift 4.6 on
         options={"loss": loss, "grad": grad, **_KINDS[kind], "transposed": kind == "batch" and loss == "gkd"},
     )
-    for topology, loss, kind, grad in itertools.product(
-        (Topology(), _TWO, Topology(tp=2, dp=2), _FOUR), ("grpo", "gkd"), _KINDS, (True, False)
-    )
+    for topology, loss, kind, grad in itertools.product(_SIZES, ("grpo", "gkd"), _KINDS, (True, False))
 ]
 YOURS = Case("yours", _TWO, DIFFERS, _WRONG, _GRPO)
 RULED_OUT = ("tp", "without shards of the vocabulary, the function is torch's own")
@@ -78,12 +71,9 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """Import the real functions; the packages around them are empty."""
+    """Import the real functions, without the packages around them."""
     shims.cuda_on_cpu()
-    (root,) = PathFinder.find_spec("swift").submodule_search_locations  # type: ignore[union-attr, misc]
-    for name in ("swift", "swift.megatron", "swift.megatron.trainers"):
-        sys.modules[name] = module = ModuleType(name)
-        module.__path__ = [root + name.removeprefix("swift").replace(".", "/")]
+    sys.meta_path.insert(0, Around("swift", {_MODULE}, Filled))
     importlib.import_module(_MODULE)
 
 
@@ -101,41 +91,40 @@ def _compared(case: Case, ranks: Sequence[tuple[Any, Any, Any]]) -> Iterator[tup
     """Yield how far values and gradients are from those of one process, and whether that is only rounding."""
     import torch
 
-    values, weight, hidden = _whole(case)
+    hidden, weight, slope, labels, teacher, factors = _job(case)
+    log_probs = torch.log_softmax(hidden @ weight.t() + slope, -1)
+    if case.options["loss"] == "gkd":
+        values = (teacher.exp() * (teacher - log_probs)).sum(-1)
+    else:
+        values = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1) * (labels != -100)
+    (values * factors).sum().backward()
     near = 1e-4 if {"far", "apart"} & {*case.options} else 1e-5
     apart = max(float((rank[0] - values).abs().max()) for rank in ranks)
-    text = f"the values are {apart:.0e} from those of one process"
-    yield text, apart < near * max(1.0, float(values.abs().max()))
-    if not case.options.get("grad", True):
-        return
-    found = []
-    for first in range(0, len(ranks), case.topology.tp):  # each replica
-        own = ranks[first : first + case.topology.tp]
-        found += [("weight", torch.cat([rank[1] for rank in own]), weight)]
-        found += [("hidden states", rank[2], hidden) for rank in own]
-    for name, got, due in found:
-        cosine = float(torch.nn.functional.cosine_similarity(got.flatten(), due.flatten(), dim=0))
-        text = f"the gradient of the {name}: norm {got.norm():.2f}, due {due.norm():.2f}, cosine {cosine:.3f}"
-        yield text, bool((got - due).abs().max() < near * due.abs().max())
+    yield f"the values are {apart:.0e} from those of one process", apart < near * max(1.0, float(values.abs().max()))
+    replicas = range(0, len(ranks), case.topology.tp) if case.options.get("grad", True) else ()
+    for own in [ranks[first : first + case.topology.tp] for first in replicas]:
+        rows = torch.cat([rank[1] for rank in own])
+        found = [("weight", rows, weight.grad), *(("hidden states", rank[2], hidden.grad) for rank in own)]
+        for name, got, due in found:
+            cosine = float(torch.nn.functional.cosine_similarity(got.flatten(), due.flatten(), dim=0))
+            text = f"the gradient of the {name}: norm {got.norm():.2f}, due {due.norm():.2f}, cosine {cosine:.3f}"
+            yield text, bool((got - due).abs().max() < near * due.abs().max())
 
 
 def on_rank(case: Case, rank: int) -> tuple[Any, Any, Any]:
     """Return what one rank computes: values, its rows of the weight's gradient, the gradient of the hidden states."""
     import torch
-    import torch.distributed as dist
     from megatron.core import parallel_state
 
     module = importlib.import_module(_MODULE)
     megatron.initialize(case.topology)
-    hidden, weight, labels, teacher, factors = _job(case)
-    size = _VOCABULARY // case.topology.tp
-    start = rank % case.topology.tp * size
-    shard = slice(start, start + size)
-    hidden, weight = hidden.requires_grad_(), weight[shard].clone().requires_grad_()
+    hidden, weight, slope, labels, teacher, factors = _job(case)
+    replica, own = divmod(rank, case.topology.tp)
+    shard = torch.arange(_VOCABULARY).chunk(case.topology.tp)[own]
+    weight = weight.detach()[shard].requires_grad_()
     with torch.set_grad_enabled(case.options.get("grad", True)):
         # another replica's logits are further off, so that their maximum is of no use here
-        far = case.options.get("far", 0.0) * (1 + 1.5 * (rank // case.topology.tp))
-        logits = hidden @ weight.t() + far + _slope(case)[shard]
+        logits = hidden @ weight.t() + case.options.get("far", 0.0) * (1 + 1.5 * replica) + slope[shard]
         if case.options.get("transposed"):  # a view, as of a model that has the sequence first
             logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
         if case.options["loss"] == "gkd":
@@ -146,34 +135,12 @@ def on_rank(case: Case, rank: int) -> tuple[Any, Any, Any]:
             values, _ = module.compute_logps_and_entropy_from_logits(logits, labels, compute_entropy=True)
     if values.requires_grad:
         (values * factors).sum().backward()
-        dist.all_reduce(hidden.grad, group=parallel_state.get_tensor_model_parallel_group())
+        torch.distributed.all_reduce(hidden.grad, group=parallel_state.get_tensor_model_parallel_group())
     return values.detach(), weight.grad, hidden.grad
-
-
-def _whole(case: Case) -> tuple[Any, Any, Any]:
-    """Return what one process computes that has the whole vocabulary."""
-    import torch
-
-    hidden, weight, labels, teacher, factors = _job(case)
-    hidden, weight = hidden.requires_grad_(), weight.requires_grad_()
-    log_probs = torch.log_softmax(hidden @ weight.t() + _slope(case), -1)
-    if case.options["loss"] == "gkd":
-        values = (teacher.exp() * (teacher - log_probs)).sum(-1)
-    else:
-        values = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1) * (labels != -100)
-    (values * factors).sum().backward()
-    return values.detach(), weight.grad, hidden.grad
-
-
-def _slope(case: Case) -> Any:
-    """Return what is added to the logits of each word: shards may be far apart."""
-    import torch
-
-    return torch.arange(_VOCABULARY) * case.options.get("apart", 0.0)
 
 
 def _job(case: Case) -> tuple[Any, ...]:
-    """Return hidden states, weight, labels, a teacher's log probabilities, and each token's factor in the loss."""
+    """Return hidden states, weight, what is added to the logits, labels, a teacher and each token's factor."""
     import torch
 
     torch.manual_seed(0)
@@ -183,4 +150,5 @@ def _job(case: Case) -> tuple[Any, ...]:
     labels = torch.distributions.Categorical(logits=hidden @ weight.t()).sample()
     labels[0, 4] = -100  # of a prompt
     teacher = torch.log_softmax(torch.randn(*tokens, _VOCABULARY), -1)
-    return hidden, weight, labels, teacher, torch.randn(tokens)
+    slope = torch.arange(_VOCABULARY) * case.options.get("apart", 0.0)  # shards may be far apart
+    return hidden.requires_grad_(), weight.requires_grad_(), slope, labels, teacher, torch.randn(tokens)
