@@ -364,6 +364,20 @@ def preceded_by(template: str) -> Callable[[Statements], Statements]:
     return change
 
 
+def inside(template: str) -> Callable[[Statements], Statements]:
+    """Return a change that puts the statements of the edit into the block that ends a template."""
+
+    def change(nodes: Statements) -> Statements:
+        import libcst as cst
+
+        from unhang.codemods import splice
+
+        *rows, last = splice.suite(template)
+        return [*rows, last.with_changes(body=cst.IndentedBlock(nodes))]
+
+    return change
+
+
 def only_first(nodes: Statements) -> Statements:
     """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]

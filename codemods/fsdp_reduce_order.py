@@ -12,7 +12,6 @@ from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
 _BUCKETS, _GIVEN = "param_to_param_group", "params"
-_LOOP = f"for ... in {_GIVEN}: ... {_BUCKETS} ..."
 _COMMENT = "# unhang fsdp-reduce-order: by bucket, for a set has another order on each rank"
 
 
@@ -35,22 +34,15 @@ class ReduceGradients(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and _BUCKETS in mentioned(node)]
-        is_sorted = bool(calls(function, "sorted"))
-        given = once([it.iter for it in loops if expression(it.iter) == _GIVEN and not is_sorted], _LOOP)
+        found = [it.iter for it in loops if expression(it.iter) == _GIVEN and not calls(function, "sorted")]
         new = f"sorted({_GIVEN}, key=lambda p: self.buffer.{_BUCKETS}[p])"
-        return [replaced_by(function, given, new, _COMMENT)]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
+        return [replaced_by(function, once(found, f"for ... in {_GIVEN}: ... {_BUCKETS} ..."), new, _COMMENT)]
 
     def fixed_upstream(self, function: Function) -> bool:
         given = [value for name, value in filter(None, map(assigned, function.body)) if name == _GIVEN]
-        sorts = [
-            call for one in given for call in calls(one, "sorted") if call is one and _GIVEN in mentioned(*call.args)
-        ]
-        keys = [argument(call, "key") for call in sorts]
+        sorts = [it for one in given for it in calls(one, "sorted") if it is one and _GIVEN in mentioned(*it.args)]
         wanted = [f"lambda {name}: self.buffer.{_BUCKETS}[{name}]" for name in ("x", "p", "param")]
-        return len(given) == 1 and any(key and expression(key) in wanted for key in keys)
+        return len(given) == 1 and any((key := argument(it, "key")) and expression(key) in wanted for it in sorts)
 
 
 CODEMODS = {

@@ -11,7 +11,6 @@ from unhang.codemods.base import AnchorError, Codemod, before, bound, once
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_STRATEGY = "ShardingStrategy"
 _NEW = """\
 # unhang fsdp-size-one-no-sync: a hybrid averages gradients in the group of shards, which is one rank
 if {mesh}.ndim == 2 and {mesh}.size(1) == 1:
@@ -44,13 +43,9 @@ class GetShardingStrategy(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         returned = once([it for it in ast.walk(function) if isinstance(it, ast.Return)], "return ...").value
         arguments = [it.arg for it in function.args.args]
-        if not isinstance(returned, ast.Name) or not arguments or _STRATEGY not in bound(function):
-            raise AnchorError(f"a mesh, an import of {_STRATEGY}, and the name of what is returned")
-        new = _NEW.format(mesh=arguments[0], strategy=returned.id)
-        return [before(function, f"return {returned.id}", new)]
-
-    def names(self, function: Function) -> frozenset[str]:
-        return frozenset()
+        if not isinstance(returned, ast.Name) or not arguments or "ShardingStrategy" not in bound(function):
+            raise AnchorError("a mesh, an import of ShardingStrategy, and the name of what is returned")
+        return [before(function, f"return {returned.id}", _NEW.format(mesh=arguments[0], strategy=returned.id))]
 
 
 CODEMODS = {"get_sharding_strategy": GetShardingStrategy()}

@@ -7,7 +7,6 @@ FSDP1 too, whose state dict holds copies; here FSDP1 stays as it is.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from unhang.codemods.base import (
     AnchorError,
@@ -18,6 +17,7 @@ from unhang.codemods.base import (
     followed_by,
     guarded_by,
     holder,
+    inside,
     mentioned,
     once,
     replaced_by,
@@ -25,11 +25,6 @@ from unhang.codemods.base import (
 )
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from unhang.codemods.edit import Statements
 
 _CONTEXT, _NORMALIZED, _CONVERTED = "merged_lora_context", "normalize_peft_param_name", "convert_weight_keys"
 _OFFLOAD, _UPSTREAMS = "offload_fsdp_model_to_cpu", "_merged_lora_per_tensor_param"
@@ -139,7 +134,7 @@ class GetPerTensorParam(Codemod):
         above = _above(function, block)
         return [
             span(above, above, followed_by(reader)),
-            span(block, block, _chosen(_CHOICE.format(module=module, params=params))),
+            span(block, block, inside(_CHOICE.format(module=module, params=params))),
             guarded_by(function, choice.test, f"not {_LATE}", _ABOVE),
             replaced_by(function, items, f"(merged_weights() if {_LATE} else {params}.items())", _ABOVE),
         ]
@@ -170,20 +165,6 @@ def _above(function: Function, block: ast.With) -> ast.stmt:
     if not place:
         raise AnchorError(f"a statement above with {_CONTEXT}")
     return function.body[place - 1]
-
-
-def _chosen(template: str) -> Callable[[Statements], Statements]:
-    """Return a change that puts the statements of the edit into the last block of a template."""
-
-    def change(nodes: Statements) -> Statements:
-        import libcst as cst
-
-        from unhang.codemods import splice
-
-        *rows, last = splice.suite(template)
-        return [*rows, cst.ensure_type(last, cst.If).with_changes(body=cst.IndentedBlock(nodes))]
-
-    return change
 
 
 CODEMODS = {"FSDPEngine.get_per_tensor_param": GetPerTensorParam()}

@@ -95,8 +95,12 @@ CODE = "def f():\n    # first\n    a()\n\n    # second\n    b()  # last\n"
         (base.preceded_by("# ours\nc()"), "    # ours\n    c()\n\n    a()\n\n    # second\n    b()  # last\n"),
         (base.only_first, "    # first\n    a()\n"),
         (base.instead("# ours\nc()\nd()"), "    # first\n    # ours\n    c()\n    d()  # last\n"),
+        (
+            base.inside("# ours\nc()\nwith d:\n    pass"),
+            "    # ours\n    c()\n    with d:\n        # first\n        a()\n\n        # second\n        b()  # last\n",
+        ),
     ],
-    ids=["followed_by", "preceded_by", "only_first", "instead"],
+    ids=["followed_by", "preceded_by", "only_first", "instead", "inside"],
 )
 def test_changes_of_whole_statements(change: Callable[[Statements], Statements], result: str) -> None:
     first, last = function(CODE).body

@@ -33,15 +33,9 @@ REFUSED = sources.edits(
 
 _TEST, _NONE = "device_mesh.ndim == 2 and device_mesh.size(1) == 1", "ShardingStrategy.NO_SHARD"
 BY_HAND: ByHand = {
-    "sharded over all ranks": Sub(_NONE, "ShardingStrategy.FULL_SHARD"),
-    "gradients sharded over all ranks": Sub(_NONE, "ShardingStrategy.SHARD_GRAD_OP"),
-    "still a hybrid": Sub(_NONE, "ShardingStrategy.HYBRID_SHARD"),
-    "still a hybrid, gathered once": Sub(_NONE, "ShardingStrategy._HYBRID_SHARD_ZERO2"),
-    "no strategy": Sub(_NONE, "None"),
-    "its name": Sub(_NONE, "'NO_SHARD '"),
-    "the replicas": Sub("size(1)", "size(0)"),
-    "all ranks": Sub("size(1)", "size()"),
-    "the last dimension": Sub("size(1)", "size(-1)"),
+    **{it: Sub("NO_SHARD", it) for it in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")},
+    **{f"size({it})": Sub("size(1)", f"size({it})") for it in ("0", "", "-1")},
+    **{it: Sub(_NONE, it) for it in ("None", "'NO_SHARD '")},
     "its shape": Sub("device_mesh.size(1)", "device_mesh.shape[1]"),
     "the name of the dimension": Sub(_TEST, "'ddp' in device_mesh.mesh_dim_names"),
     "any mesh that ends with one rank": Sub("ndim == 2", "ndim >= 2"),
@@ -53,20 +47,11 @@ BY_HAND: ByHand = {
     "raised": Sub(f"sharding_strategy = {_NONE}", "raise NotImplementedError"),
 }
 MUTANTS = [Mutants("verl", ("0.9.1",), BY_HAND)]
-_DIFFERS = "differs: {}: the weights of the ranks"
-PROOFS = [
-    Proofs(
-        "verl",
-        [Release(version, core=version == "0.9.1") for version in RELEASES],
-        {
-            "half: the legacy workers untouched": Other(
-                in_file("fsdp_workers.py", untouched), ("size-1-of-2",), _DIFFERS.format("fsdp_workers"), ("0.7.1",)
-            ),
-            "half: the engine untouched": Other(
-                in_file("utils.py", untouched), ("size-1-of-2",), _DIFFERS.format("utils"), ("0.7.1",)
-            ),
-            "the replicas": Other(without(r"size\(1\)", "size(0)"), ("size-1-of-2", "size-1-of-4")),
-        },
+_HALVES = {
+    f"half: the {name} untouched": Other(
+        in_file(f"{file}.py", untouched), ("size-1-of-2",), f"differs: {file}: the weights of the ranks", ("0.7.1",)
     )
-]
+    for name, file in {"legacy workers": "fsdp_workers", "engine": "utils"}.items()
+} | {"the replicas": Other(without(r"size\(1\)", "size(0)"), ("size-1-of-2", "size-1-of-4"))}
+PROOFS = [Proofs("verl", [Release(version, core=version == "0.9.1") for version in RELEASES], _HALVES)]
 FUZZ = Fuzz(CASES, 1, "device_mesh|sharding_strategy|ShardingStrategy|zero3_enable", examples=40)

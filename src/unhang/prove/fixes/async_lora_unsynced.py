@@ -60,11 +60,10 @@ _CLOSE = 0.02  # how far rounding to bfloat16 may take the weights of one layer
 
 def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets; None for a sender that fails."""
-    options = case.options
-    strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
+    options, rollout = case.options, "actor_rollout_ref.rollout"
+    known = {f"{rollout}.name": "vllm", f"{rollout}.checkpoint_engine.backend": options.get("backend", "nccl")}
     lora = {"lora_rank": RANK if options.get("lora", True) else 0, "lora.merge": options.get("merge", False)}
-    rollout = {"name": "vllm", "checkpoint_engine.backend": options.get("backend", "nccl")}
-    known = {f"actor_rollout_ref.rollout.{name}": value for name, value in rollout.items()}
+    strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
     return None if "breaks" in options else {"strategy": strategy, **lora, **known}
 
 
@@ -81,25 +80,36 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     engine = verl_lora.fsdp_engine(case, _job(case))
     engine.to = lambda *_, **__: None
     with _late_copies() if case.options.get("fsdp") == 1 else nullcontext(Mock()) as wait:
-        return _syncs(case, engine, wait)
+        return [_sync(case, engine, wait) for _ in range(3)]
 
 
-def _syncs(case: Case, engine: Any, wait: Callable[[], None]) -> list[Sync]:
-    """Return what is sent at each sync; after it, wait for what still copies to the CPU."""
-    syncs = list[Sync]()
-    for _ in range(3):
-        before, arrived = verl_lora.parts(engine.module), dict[str, Any]()
-        steps = Mock(**{f"{name}.side_effect": vars(module(ENGINE))[name] for name in _STEPS})
-        vars(module(UTILS)).update({name: getattr(steps, name) for name in _STEPS})
-        worker = _worker(case, engine, arrived)
-        given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
-        with suppress(BrokenPipeError):
-            asyncio.run(worker.update_weights(**given))
-        wait()
-        is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
-        syncs.append((arrived, is_kept, [name for name, *_ in steps.mock_calls]))
-        verl_lora.grow(engine.module)
-    return syncs
+def _sync(case: Case, engine: Any, wait: Callable[[], None]) -> Sync:
+    """Let a worker of the engine send to this process, and wait for what still copies to the CPU."""
+    before, arrived = verl_lora.parts(engine.module), dict[str, Any]()
+
+    async def send(weights: Any, **_: Any) -> dict[str, Any]:
+        for name, weight in weights:
+            arrived[name] = weight.detach().float().clone()
+            if "breaks" in case.options:
+                raise BrokenPipeError
+        return {}
+
+    worker: Any = object.__new__(module(_WORKERS).ActorRolloutRefWorker)
+    rollout = {"free_cache_engine": False, "load_format": "auto", "get": lambda _, default=None: default}
+    backend = SimpleNamespace(backend=case.options.get("backend", "nccl"))
+    worker.config = SimpleNamespace(rollout=SimpleNamespace(checkpoint_engine=backend, **rollout))
+    worker.actor, worker.checkpoint_engine = SimpleNamespace(engine=engine), SimpleNamespace(send_weights=send)
+    worker.rollout = SimpleNamespace(update_weights=send)
+    worker.layered_summon, worker.base_sync_done, worker.peft_merge = False, True, case.options["merge"]
+    steps = Mock(**{f"{name}.side_effect": vars(module(ENGINE))[name] for name in _STEPS})
+    vars(module(UTILS)).update({name: getattr(steps, name) for name in _STEPS})
+    given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
+    with suppress(BrokenPipeError):
+        asyncio.run(worker.update_weights(**given))
+    wait()
+    is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
+    verl_lora.grow(engine.module)
+    return arrived, is_kept, [name for name, *_ in steps.mock_calls]
 
 
 @contextmanager
@@ -121,11 +131,10 @@ def _late_copies() -> Iterator[Callable[[], None]]:
             host, values = late.pop()
             host.copy_(values)
 
-    device = SimpleNamespace(synchronize=wait)
     with (
         patch.object(torch.Tensor, "cpu", lambda self, *_, **__: self.detach().clone()),
         patch.object(engine, "offload_fsdp_model_to_cpu", offload),
-        patch.dict(vars(module("verl.utils.device")), get_torch_device=lambda: device),
+        patch.dict(vars(module("verl.utils.device")), get_torch_device=lambda: SimpleNamespace(synchronize=wait)),
     ):
         yield wait
 
@@ -150,26 +159,24 @@ def right(case: Case, ranks: list[list[Sync]]) -> str:
     return f"{_WHERE} off by {off}; the adapters change them by {moved}"
 
 
-def _offs(case: Case, syncs: list[Sync]) -> list[tuple[float, float]]:
-    """Return of each sync how far the rollout is from the right weights, and these from the base; inf: other names."""
-    model, adapter, found = verl_lora.small_model(_job(case)), dict[str, Any](), list[tuple[float, float]]()
-    base = _weights(case, model, merges=False)
-    has = dict(base)
+def _offs(case: Case, syncs: list[Sync]) -> Iterator[tuple[float, float]]:
+    """Yield of each sync how far the rollout is from the right weights, and these from the base; inf: other names."""
+    model = verl_lora.small_model(_job(case))
+    base = has = _weights(case, model, merges=False)
     for arrived, *_ in syncs:
-        for name, weight in arrived.items():
-            (adapter if "lora_" in name else has)[name] = weight
-        policy, due = {name: it + _delta(name, adapter) for name, it in has.items()}, _weights(case, model, merges=True)
+        has = has | arrived
+        policy = {name: it + _delta(name, has) for name, it in has.items() if "lora_" not in name}
+        due = _weights(case, model, merges=True)
         off = max(float((policy[name] - it).norm()) for name, it in due.items())
         moved = max(float((base[name] - it).norm()) for name, it in due.items())
-        found.append((off if policy.keys() == due.keys() else float("inf"), moved))
+        yield off if policy.keys() == due.keys() else float("inf"), moved
         verl_lora.grow(model)
-    return found
 
 
-def _delta(name: str, adapter: dict[str, Any]) -> Any:
+def _delta(name: str, has: dict[str, Any]) -> Any:
     """Return what the adapter that the rollout has adds to a weight."""
     layer, _, own = name.rpartition(".")
-    parts = [adapter.get(f"base_model.model.{layer.replace('.base_layer', '')}.lora_{it}.{own}") for it in "BA"]
+    parts = [has.get(f"base_model.model.{layer.replace('.base_layer', '')}.lora_{it}.{own}") for it in "BA"]
     return 0 if parts[0] is None else parts[0] @ parts[1] * (8 / RANK)  # peft's alpha is 8
 
 
@@ -180,30 +187,9 @@ def _job(case: Case) -> Any:
 
 def _weights(case: Case, model: Any, *, merges: bool) -> dict[str, Any]:
     """Return the weights of one process by the rollout's names, which are peft's; merged by peft, or the base alone."""
-    plain, mine = deepcopy(model), [name for name in model.state_dict() if "lora_" not in name]
-    names = [name.replace("base_model.model.", "").replace("block", "stem") for name in mine]
+    plain, without = deepcopy(model), ".base_layer" if case.options.get("merge") else ""
+    mine = [name.replace("base_model.model.", "") for name in model.state_dict() if "lora_" not in name]
+    names = [name.replace("block", "stem").replace(without, "") for name in mine]
     if hasattr(plain, "peft_config"):
         plain = plain.merge_and_unload() if merges else plain.unload()
-    if case.options.get("merge"):
-        names = [name.replace(".base_layer", "") for name in names]
     return {name: it.detach().float() for name, it in zip(names, plain.state_dict().values())}
-
-
-def _worker(case: Case, engine: Any, arrived: dict[str, Any]) -> Any:
-    """Return the worker of an engine, which sends to the same process."""
-
-    async def send(weights: Any, **_: Any) -> dict[str, Any]:
-        for name, weight in weights:
-            arrived[name] = weight.detach().float().clone()
-            if "breaks" in case.options:
-                raise BrokenPipeError
-        return {}
-
-    worker: Any = object.__new__(module(_WORKERS).ActorRolloutRefWorker)
-    rollout = {"free_cache_engine": False, "load_format": "auto", "get": lambda _, default=None: default}
-    backend = SimpleNamespace(backend=case.options.get("backend", "nccl"))
-    worker.config = SimpleNamespace(rollout=SimpleNamespace(checkpoint_engine=backend, **rollout))
-    worker.actor, worker.checkpoint_engine = SimpleNamespace(engine=engine), SimpleNamespace(send_weights=send)
-    worker.rollout = SimpleNamespace(update_weights=send)
-    worker.layered_summon, worker.base_sync_done, worker.peft_merge = False, True, case.options["merge"]
-    return worker

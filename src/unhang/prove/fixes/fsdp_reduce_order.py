@@ -9,7 +9,6 @@ frozen weight. The gradients that the ranks hold in the end are compared with th
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.util
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -32,17 +31,14 @@ CASES = (
     Case("one-tower-2", _TWO, PASSED, options={"rows": (16,)}, core=True),
     Case("same-size-1", Topology(), PASSED, options=_ALIKE),
 )
-_ORDERS = {1: ((0,), (0,)), 2: ((1, 0), (0, 1)), 4: ((0, 3, 2, 1), (0, 1, 2, 3))}
-"""In which the towers are complete on even and on odd ranks."""
+_ORDERS = {1: ((0,), (0,)), 2: ((1, 0), (0, 1)), 3: ((0, 1, 2), (0, 2, 1)), 4: ((0, 3, 2, 1), (0, 1, 2, 3))}
+"""By the number of towers, the orders in which they are complete on even and on odd ranks."""
 GRID = [
     Case(
         f"{ranks} ranks, {towers} towers, {strategy}{', a head' * head}{'' if differ else ', one order'}",
         Topology(dp=ranks),
         DIFFERS if differ and towers > 1 else PASSED,
-        options={
-            **{"rows": (16,) * towers, "orders": _ORDERS[towers], "differ": differ, "deep": towers < 4},
-            **{"strategy": strategy, "head": head},
-        },
+        options={"rows": (16,) * towers, "deep": towers < 4, "differ": differ, "strategy": strategy, "head": head},
     )
     for ranks, towers, strategy, head, differ in (
         (2, 1, "optim_grads_params", False, True),
@@ -56,8 +52,7 @@ GRID = [
 HELD = {r"param\.requires_grad": "newer hooks hand over no frozen parameter; those of older releases do"}
 YOURS = Case("yours", Topology(), DIFFERS, _SWAPPED, _ALIKE)
 RULED_OUT = ("world", "one rank has no other to reduce gradients with")
-_ON = dict.fromkeys(("use_distributed_optimizer", "use_custom_fsdp", "use_megatron_fsdp"), True)
-_ON |= dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), True)
+_ON = "use_distributed_optimizer", "use_custom_fsdp", "use_megatron_fsdp", "overlap_grad_reduce", "overlap_param_gather"
 _HIDDEN, _POOL = 8, 9
 
 
@@ -94,8 +89,10 @@ def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
     model = _model(case)
     for rank in range(case.topology.world):
         model(rank).backward()
-    for name, bucket in _buckets(model).items():
-        wanted = [value for it in bucket for value in it.grad.flatten().tolist()]
+    names = {it: name for name, it in model.named_parameters()}
+    for part in (*model.towers, *model.head):
+        bucket = [it for it in part.parameters() if it.requires_grad]
+        name, wanted = names[bucket[0]], [value for it in bucket for value in it.grad.flatten().tolist()]
         if [value for rank in ranks for value in rank.get(name, ())] != wanted:
             return f"the gradient of {name} {_SWAPPED}"
     return ""
@@ -113,34 +110,26 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     megatron.initialize(case.topology)
-    wanted = {"data_parallel_sharding_strategy": case.options.get("strategy", "optim_grads_params"), **_ON}
     known = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
+    strategy = {"data_parallel_sharding_strategy": case.options.get("strategy", "optim_grads_params")}
     # gloo cannot scale what it reduces: without this the loss of each token counts the same
     config = TransformerConfig(num_layers=1, hidden_size=_HIDDEN, num_attention_heads=1, calculate_per_token_loss=True)
-    orders = case.options.get("orders", ((0, 1, 2), (0, 2, 1)))
-    model = _model(case, orders[rank % 2 and case.options.get("differ", True)])
-    sizes = {name: sum(it.numel() for it in of) for name, of in _buckets(model).items()}
+    orders = _ORDERS[len(case.options["rows"])]
     wrapped = _wrapper()(
         config=config,
-        ddp_config=DistributedDataParallelConfig(**{name: wanted[name] for name in wanted if name in known}),
-        module=model,
+        ddp_config=DistributedDataParallelConfig(**dict.fromkeys(known.intersection(_ON), True), **strategy),
+        module=_model(case, orders[rank % 2 and case.options.get("differ", True)]),
         fsdp_unit_modules=[torch.nn.Sequential if case.options.get("deep") else torch.nn.Embedding],
         device=torch.device(shims.DEVICE),
     )
     wrapped(rank).backward()
     wrapped.finish_grad_sync()
     found, buffer = {}, wrapped.param_and_grad_buffer
-    for name, part in ((buffer.param_to_name[it.params[0]], it.main_grad_buffer) for it in buffer.parameter_groups):
-        if part:
-            found[name] = part.data[: max(0, sizes[name] - rank * len(part.data))].tolist()  # the rest is padding
+    for group in (it for it in buffer.parameter_groups if it.main_grad_buffer):
+        part = group.main_grad_buffer.data
+        rest = sum(it.numel() for it in group.params) - rank * len(part)
+        found[buffer.param_to_name[group.params[0]]] = part[: max(0, rest)].tolist()  # then comes padding
     return found
-
-
-def _buckets(model: Any) -> dict[str, list[Any]]:
-    """Return the parameters of each bucket, by the name of its first one."""
-    names = {it: name for name, it in model.named_parameters()}
-    buckets = [[it for it in part.parameters() if it.requires_grad] for part in (*model.towers, model.head)]
-    return {names[bucket[0]]: bucket for bucket in buckets if bucket}
 
 
 def _model(case: Case, order: Sequence[int] = ()) -> Any:
@@ -148,34 +137,29 @@ def _model(case: Case, order: Sequence[int] = ()) -> Any:
     import torch
 
     class Model(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            towers = [torch.nn.Embedding(number, _HIDDEN) for number in case.options["rows"]]
-            if case.options.get("deep"):
-                towers = [torch.nn.Sequential(it, torch.nn.Linear(_HIDDEN, _HIDDEN, bias=False)) for it in towers]
-            self.towers = torch.nn.ModuleList(towers)
-            self.head = torch.nn.Sequential(*[torch.nn.Linear(_HIDDEN, _HIDDEN)] * case.options.get("head", False))
-            for layer in self.head:
-                layer.weight.requires_grad_(False)
-
         def forward(self, rank: int) -> Any:
             ids = torch.arange(2 * rank, 2 * rank + 2)
             return self.head(sum(tower(ids) * weight for weight, tower in enumerate(self.towers, 1))).sum()
 
     torch.manual_seed(0)
-    model = Model()
+    model, towers = Model(), [torch.nn.Embedding(number, _HIDDEN) for number in case.options["rows"]]
+    if case.options.get("deep"):
+        towers = [torch.nn.Sequential(it, torch.nn.Linear(_HIDDEN, _HIDDEN, bias=False)) for it in towers]
+    model.towers = torch.nn.ModuleList(towers)
+    model.head = torch.nn.Sequential(*[torch.nn.Linear(_HIDDEN, _HIDDEN)] * case.options.get("head", False))
+    for layer in model.head:
+        layer.weight.requires_grad_(False)
     for it in model.parameters():
         it.data = torch.randint(-3, 4, it.shape).float()  # so that no sum rounds
-    wanted = [it for it in order if it < len(model.towers)]
     places = [(part, number) for number, of in enumerate(model.towers) for part in of.modules() if part._parameters]
     pools: list[list[Any]] = []  # what is kept there holds its address
     while order:
         pools.append(sorted((torch.nn.Parameter(torch.empty(0)) for _ in range(_POOL)), key=id))
         for chosen in itertools.permutations(pools[-1], len(places)):
-            towers = {it: number for it, (_, number) in zip(chosen, places)}
-            in_set = set().union(*({it for it in chosen if towers[it] == number} for number in sorted(wanted)))
-            orders = [[towers[it] for it in each] for each in (in_set, sorted(towers, key=id))]
-            if all([*dict.fromkeys(each[::-1])] == wanted[::-1] for each in orders):
+            of = {it: number for it, (_, number) in zip(chosen, places)}
+            in_set = set().union(*({it for it in chosen if of[it] == number} for number in sorted(order)))
+            orders = [[of[it] for it in each] for each in (in_set, sorted(of, key=id))]
+            if all((*dict.fromkeys(each[::-1]),) == order[::-1] for each in orders):
                 for it, (part, _) in zip(chosen, places):
                     it.data, part.weight = part.weight.data, it
                 return model

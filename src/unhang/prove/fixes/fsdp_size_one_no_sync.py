@@ -7,13 +7,12 @@ ask for. What the modules import of verl besides are stand-ins. A release may ha
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
-import itertools
 import math
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -28,19 +27,17 @@ WARM = ("torch", "torch.distributed.fsdp")
 _TWO, _FOUR = Topology(dp=2), Topology(dp=4)
 _APART = "the weights of the ranks are"
 _ONE: dict[str, Any] = {"fsdp_size": 1}
-_SKIPS = {"routes": (0, None)}
-"""Which of the inner layers each rank runs."""
 _UNEVEN = {"micro_batches": (2, 1), "without": "fsdp-dynamic-bsz"}
 CASES = (
     Case("size-1-of-2", _TWO, DIFFERS, _APART, _ONE, core=True),
     Case("size-1-of-4", _FOUR, DIFFERS, _APART, _ONE),
     Case("size-1-of-2-zero2", _TWO, DIFFERS, _APART, {**_ONE, "zero3": False}),
     Case("size-1-of-2-original-weights", _TWO, DIFFERS, _APART, {**_ONE, "original": True}),
-    Case("size-1-of-2-micro-batches", _TWO, DIFFERS, _APART, {**_ONE, "micro_batches": 3}),
+    Case("size-1-of-2-micro-batches", _TWO, DIFFERS, _APART, {**_ONE, "micro_batches": (3, 3)}),
     Case("size-2-of-4", _FOUR, PASSED, options={"fsdp_size": 2}, core=True),
     Case("all-of-2", _TWO, PASSED, options={"fsdp_size": -1}, core=True),
     Case("one", Topology(), PASSED, options=_ONE),
-    Case("skipped-layer", _TWO, DIFFERS, _APART, {**_ONE, **_SKIPS}, core=True, patched=CRASHED),
+    Case("skipped-layer", _TWO, DIFFERS, _APART, {**_ONE, "skips": True}, core=True, patched=CRASHED),
     Case("more-micro-batches", _TWO, DIFFERS, _APART, {**_ONE, **_UNEVEN}, core=True, patched=HUNG),
 )
 GRID = [
@@ -50,16 +47,14 @@ GRID = [
         DIFFERS if len(mesh) == 2 and mesh[1] == 1 else PASSED,
         options={"mesh": mesh, "zero3": zero3},
     )
-    for mesh, zero3 in itertools.product(
-        ((1,), (2,), (4,), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (2, 1, 1), (2, 2, 1)), (True, False)
-    )
+    for mesh in ((1,), (2,), (4,), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (2, 1, 1), (2, 2, 1))
+    for zero3 in (True, False)
 ]
 YOURS = Case("yours", Topology(), DIFFERS, _APART, _ONE)
 RULED_OUT = ("world", "one rank has no other to average gradients with")
 _MODULES = ("verl.workers.engine.fsdp.utils", "verl.workers.fsdp_workers")
 _NAMES = {1: ("fsdp",), 2: ("ddp", "fsdp"), 3: ("ddp", "fsdp", "tp")}
 _RATE, _ROWS, _WIDTH = 0.1, 5, 6
-_SIZE = (_WIDTH + 1) * (_WIDTH + 1)
 
 
 def caveat(case: Case) -> str:
@@ -70,14 +65,10 @@ def caveat(case: Case) -> str:
 def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets; None for a mesh that verl makes of no setting."""
     mesh = case.options.get("mesh", ())
-    if len(mesh) > 2:
-        return None
-    size = case.options["fsdp_size"] if not mesh else mesh[1] if len(mesh) == 2 else -1
-    return {
-        **{"strategy": "fsdp", "fsdp_config.strategy": "fsdp", "use_legacy_worker_impl": None},
-        **{"fsdp_size": size, "ranks": case.topology.world},
-        "a rank skips a layer that FSDP wraps (no image, no token for an expert)": "routes" in case.options,
-    }
+    size = mesh[1] if len(mesh) == 2 else case.options.get("fsdp_size", -1)
+    job = {"strategy": "fsdp", "fsdp_config.strategy": "fsdp", "use_legacy_worker_impl": None, "fsdp_size": size}
+    skips = "a rank skips a layer that FSDP wraps (no image, no token for an expert)"
+    return None if len(mesh) > 2 else {**job, "ranks": case.topology.world, skips: "skips" in case.options}
 
 
 def prepare() -> None:
@@ -100,7 +91,8 @@ def right(case: Case, ranks: Sequence[Sequence[Any]]) -> str:
 
 def _compared(case: Case, ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, bool]]:
     """Yield how far apart the weights are after a step, with the gradient norms, and whether that is only rounding."""
-    weights, norm = _whole(case)
+    model = _model()
+    norm, weights = _step(case, model, range(case.topology.world)), _flat(model)
     shape: Any = case.options.get("mesh")
     for module, answers in zip(_modules(case), zip(*ranks)):
         name = module.__name__.rpartition(".")[2]
@@ -111,19 +103,15 @@ def _compared(case: Case, ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str,
         apart = max(float((step[0] - steps[0][0]).abs().max()) for step in steps)
         off = max(float((step[0] - weights).abs().max()) for step in steps)
         norms = ", ".join(sorted({f"{step[1]:.2f}" for step in steps}))
-        text = f"{_APART} {apart:.4f} apart and {off:.4f} from those of one process, gradient norm {norms}"
-        yield (
-            f"{name}: {text}, due {norm:.2f}",
-            apart == 0 and off < 1e-6 and all(abs(step[1] - norm) < 1e-5 for step in steps),
-        )
-        for _, _, parts, gathered in steps if shape else ():
-            due = 0 if shape[-1] == 1 else 2 + _asked(case, module).get("zero3_enable", True)  # once around it
-            text = f"weights in {parts} parts, gathered {gathered} times; due {shape[-1]} and {due}"
-            yield f"{name}: {text}", (parts, gathered) == (shape[-1], due)
+        text = f"{name}: {_APART} {apart:.4f} apart and {off:.4f} from those of one process, gradient norm {norms}"
+        is_close = off < 1e-6 and all(abs(step[1] - norm) < 1e-5 for step in steps)
+        yield f"{text}, due {norm:.2f}", apart == 0 and is_close
+        for *_, seen, due in steps if shape else ():
+            yield f"{name}: weights in {seen}; due {due}", seen == due
 
 
 def on_rank(case: Case, rank: int) -> list[Any]:
-    """Return for each module a step's weights, gradient norm, parts and gathers; None where it refuses the mesh."""
+    """Return for each module a step's weights, gradient norm, parts and those due; None where it refuses the mesh."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -136,73 +124,55 @@ def on_rank(case: Case, rank: int) -> list[Any]:
             mesh = init_device_mesh(shims.DEVICE, shape, mesh_dim_names=_NAMES[len(shape)])
         else:
             mesh = module.create_device_mesh(world_size=case.topology.world, fsdp_size=case.options["fsdp_size"])
+        known = inspect.signature(module.get_sharding_strategy).parameters
+        asked = {"zero3_enable": case.options.get("zero3", True)} if "zero3_enable" in known else {}
         try:
-            strategy = module.get_sharding_strategy(mesh, **_asked(case, module))
+            strategy = module.get_sharding_strategy(mesh, **asked)
         except NotImplementedError:
             steps.append(None)
             continue
         options = {"sharding_strategy": strategy, "device_mesh": mesh, "device_id": torch.device(shims.DEVICE)}
         options["use_orig_params"] = case.options.get("original", False)
-        model = _model(case)
-        model.inner = torch.nn.ModuleList([FSDP(layer, **options) for layer in model.inner])
+        model = _model()
+        model[0] = FSDP(model[0], **options)
         model = FSDP(model, **options)
-        kept = sum(weight.numel() for weight in model.parameters())
-        optimizer = torch.optim.SGD(model.parameters(), _RATE)
+        parts, kept = mesh.shape[-1], sum(weight.numel() for weight in model.parameters())
         with patch.object(dist, "all_gather", wraps=dist.all_gather) as gather:  # that of a CPU
-            for loss in _losses(case, model, rank):
-                loss.backward()
-        norm = float(model.clip_grad_norm_(1e9))
-        optimizer.step()
+            norm = _step(case, model, [rank])
+        often = 0 if parts == 1 else 2 + asked.get("zero3_enable", True)  # once around the inner layer
+        seen = f"{round((_WIDTH + 1) ** 2 / kept)} parts, gathered {gather.call_count} times"
         with FSDP.summon_full_params(model):
-            steps.append((_flat(model), norm, round(_SIZE / kept), gather.call_count))
+            steps.append((_flat(model), norm, seen, f"{parts} parts, gathered {often} times"))
     return steps
 
 
-def _asked(case: Case, module: Any) -> dict[str, bool]:
-    """Return whether the weights are to be gathered twice, if the function knows anything else."""
-    is_known = "zero3_enable" in inspect.signature(module.get_sharding_strategy).parameters
-    return {"zero3_enable": case.options.get("zero3", True)} if is_known else {}
-
-
-def _whole(case: Case) -> tuple[Any, float]:
-    """Return the weights after one step of one process, and the norm of its gradients."""
+def _step(case: Case, model: Any, ranks: Sequence[int]) -> float:
+    """Make a step on the rows of these ranks. Return the norm of the gradients."""
     import torch
 
-    model = _model(case)
     optimizer = torch.optim.SGD(model.parameters(), _RATE)
-    ranks = range(case.topology.world)
-    sum(loss / len(ranks) for rank in ranks for loss in _losses(case, model, rank)).backward()
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9))
+    for rank in ranks:
+        count = case.options.get("micro_batches", (1,) * case.topology.world)[rank]
+        for number in range(count):
+            torch.manual_seed(1 + rank + 100 * number)
+            answers = model(torch.randn(_ROWS, _WIDTH), rank == 1 and "skips" in case.options)
+            (answers.pow(2).mean() / count / len(ranks)).backward()
+    clip = getattr(model, "clip_grad_norm_", partial(torch.nn.utils.clip_grad_norm_, [*model.parameters()]))
+    norm = float(clip(1e9))
     optimizer.step()
-    return _flat(model), norm
+    return norm
 
 
-def _model(case: Case) -> Any:
-    """Return a model of an inner layer for each route, and an outer one."""
+def _model() -> Any:
+    """Return a model of an inner layer, which may be skipped, and an outer one."""
     import torch
 
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        def forward(self, rows: Any, route: int | None) -> Any:
-            return self.outer(rows if route is None else self.inner[route](rows))
+    class Model(torch.nn.Sequential):  # type: ignore[misc]
+        def forward(self, rows: Any, skips: bool) -> Any:
+            return self[1](rows if skips else self[0](rows))
 
     torch.manual_seed(0)
-    model = Model()
-    model.inner = torch.nn.ModuleList(
-        [torch.nn.Linear(_WIDTH, _WIDTH) for route in case.options.get("routes", [0]) if route is not None]
-    )
-    model.outer = torch.nn.Linear(_WIDTH, 1)
-    return model
-
-
-def _losses(case: Case, model: Any, rank: int) -> Iterator[Any]:
-    """Yield the loss of each micro-batch of a rank."""
-    import torch
-
-    count, route = case.options.get("micro_batches", 1), case.options.get("routes", [0] * (rank + 1))[rank]
-    count = count if isinstance(count, int) else count[rank]
-    for number in range(count):
-        torch.manual_seed(1 + rank + 100 * number)
-        yield model(torch.randn(_ROWS, _WIDTH), route).pow(2).mean() / count
+    return Model(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Linear(_WIDTH, 1))
 
 
 def _flat(model: Any) -> Any:
