@@ -1,0 +1,144 @@
+"""verl: put what a chat template writes after an answer between the model's own tokens and the next turn.
+
+https://github.com/verl-project/verl/pull/6921, as merged, takes it from the end of a user's turn.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from unhang.codemods.base import (
+    Codemod,
+    argument,
+    assigned,
+    bound,
+    calls,
+    expression,
+    followed_by,
+    mentioned,
+    once,
+    preceded_by,
+    refuse_own,
+    span,
+    with_argument,
+)
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+_TURN, _SYSTEM = "self.apply_chat_template", "len(self.system_prompt)"
+_SEPARATOR = """\
+# unhang lost-turn-separator: the model stops before what its template writes after an answer
+from os.path import commonprefix
+
+template, end = {template}, []
+for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
+    chat, ends = [{{"role": it, "content": said}} for it in ("user", "assistant", "user")], []
+    try:
+        for it in (chat, chat[:2]):
+            text = template.apply_chat_template(it, tokenize=False, **{options})
+            ends.append(self.tokenizer.encode(text.split("unhang", 2)[2], add_special_tokens=False))
+    except Exception:  # a template may refuse such a chat
+        continue
+    end = commonprefix(ends)
+    break
+last = {before}[-1]
+separator = end[len(end) - end[::-1].index(last) :] if last in end else []
+"""
+_LOOPS, _BUILDERS = "self.processor or self.tokenizer", 'getattr(self, "processor", None) or self.tokenizer'
+_INSERTED = """\
+if [*appended_token_ids][: len(separator)] == separator:
+    separator = []
+runtime_token_ids = [*runtime_token_ids, *separator]
+"""
+_MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
+_OWN = {"separator", "commonprefix", "template", "end", "chat", "ends", "said", "text", "last"}
+
+
+class Turn(Codemod):
+    """Let the tokens of a turn begin with those that the template writes after an answer.
+
+    Before::
+
+        async def respond(self, data, messages):
+            new_ids = await self.apply_chat_template(messages, remove_system_prompt=True)
+            data.prompt_ids += new_ids
+
+    After::
+
+        async def respond(self, data, messages):
+            new_ids = await self.apply_chat_template(messages, remove_system_prompt=True)
+            # unhang lost-turn-separator: the model stops before what its template writes after an answer
+            from os.path import commonprefix
+
+            ...
+            last = data.prompt_ids[-1]
+            separator = end[len(end) - end[::-1].index(last) :] if last in end else []
+            new_ids = separator + new_ids
+            data.prompt_ids += new_ids
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, ["turn_separator", *_OWN & bound(function)])
+        rows = [(it, *of) for it in ast.walk(function) if isinstance(it, ast.stmt) and (of := assigned(it))]
+        row, turn, _ = once([it for it in rows if _is_turn(it[2])], "... = a turn without the system prompt")
+        sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
+        before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
+        text = _SEPARATOR.format(template=_LOOPS, options="self.apply_chat_template_kwargs", before=before)
+        return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
+
+    def fixed_upstream(self, function: Function) -> bool:
+        names = mentioned(function)
+        is_left = any(it.startswith("ct_merge_") for it in names)  # to a builder, which is a target of its own
+        return "turn_separator" in names or (is_left and "apply_chat_template" not in names)
+
+
+def _is_turn(value: ast.expr) -> bool:
+    """Return whether a value is the tokens of a turn, rendered alone, without the system prompt before it."""
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.slice, ast.Slice) and expression(value.slice) == f"{_SYSTEM}:"
+    return any(argument(it, "remove_system_prompt") for it in calls(value, _TURN))
+
+
+class Merge(Codemod):
+    """Insert what the template writes after an answer, where a builder has no rule of its own.
+
+    Before::
+
+        def merge(self, runtime_token_ids, appended_token_ids):
+            merged = list(runtime_token_ids) + list(appended_token_ids)
+            return MergeResult(token_ids=merged)
+
+    After::
+
+        def merge(self, runtime_token_ids, appended_token_ids):
+            # unhang lost-turn-separator: the model stops before what its template writes after an answer
+            from os.path import commonprefix
+
+            ...
+            if [*appended_token_ids][: len(separator)] == separator:
+                separator = []
+            runtime_token_ids = [*runtime_token_ids, *separator]
+
+            merged = list(runtime_token_ids) + list(appended_token_ids)
+            # unhang lost-turn-separator: as above
+            return MergeResult(token_ids=merged, inserted_token_ids=separator)
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        refuse_own(function, ["inserted_token_ids", *_OWN & bound(function)])
+        rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
+        row = once(rows, f"... = {_MERGED}")
+        before = "[None, *runtime_token_ids]"
+        text = _SEPARATOR.format(template=_BUILDERS, options="self.chat_template_kwargs", before=before)
+        result = once(calls(function, "MergeResult"), "MergeResult(...)")
+        above = "# unhang lost-turn-separator: as above"
+        return [
+            span(row, row, preceded_by(f"{text}{_INSERTED}")),
+            with_argument(function, result, "inserted_token_ids=separator", above),
+        ]
+
+
+CODEMODS = {
+    **{f"ToolAgentLoop._handle_{it}_state": Turn() for it in ("processing_tools", "interacting")},
+    **{f"ContinuousTokenBuilder._merge_{it}_token_ids": Merge() for it in ("non_assistant", "context")},
+}
