@@ -25,7 +25,6 @@ from unhang.codemods.base import (
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
-_TURN, _SYSTEM = "self.apply_chat_template", "len(self.system_prompt)"
 _SEPARATOR = """\
 # unhang lost-turn-separator: the model stops before what its template writes after an answer
 from os.path import commonprefix
@@ -71,7 +70,6 @@ class Turn(Codemod):
             from os.path import commonprefix
 
             ...
-            last = data.prompt_ids[-1]
             separator = end[len(end) - end[::-1].index(last) :] if last in end else []
             new_ids = separator + new_ids
             data.prompt_ids += new_ids
@@ -95,8 +93,8 @@ class Turn(Codemod):
 def _is_turn(value: ast.expr) -> bool:
     """Return whether a value is the tokens of a turn, rendered alone, without the system prompt before it."""
     if isinstance(value, ast.Subscript):
-        return isinstance(value.slice, ast.Slice) and expression(value.slice) == f"{_SYSTEM}:"
-    return any(argument(it, "remove_system_prompt") for it in calls(value, _TURN))
+        return isinstance(value.slice, ast.Slice) and expression(value.slice) == "len(self.system_prompt):"
+    return any(argument(it, "remove_system_prompt") for it in calls(value, "self.apply_chat_template"))
 
 
 class Merge(Codemod):
@@ -115,8 +113,6 @@ class Merge(Codemod):
             from os.path import commonprefix
 
             ...
-            if [*appended_token_ids][: len(separator)] == separator:
-                separator = []
             runtime_token_ids = [*runtime_token_ids, *separator]
 
             merged = list(runtime_token_ids) + list(appended_token_ids)
@@ -127,14 +123,12 @@ class Merge(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, ["inserted_token_ids", *_OWN & bound(function)])
         rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
-        row = once(rows, f"... = {_MERGED}")
+        row, result = once(rows, f"... = {_MERGED}"), once(calls(function, "MergeResult"), "MergeResult(...)")
         before = "[None, *runtime_token_ids]"
         text = _SEPARATOR.format(template=_BUILDERS, options="self.chat_template_kwargs", before=before)
-        result = once(calls(function, "MergeResult"), "MergeResult(...)")
-        above = "# unhang lost-turn-separator: as above"
         return [
             span(row, row, preceded_by(f"{text}{_INSERTED}")),
-            with_argument(function, result, "inserted_token_ids=separator", above),
+            with_argument(function, result, "inserted_token_ids=separator", "# unhang lost-turn-separator: as above"),
         ]
 
 
