@@ -9,9 +9,7 @@ import ast
 
 from unhang.codemods.base import (
     Codemod,
-    argument,
     assigned,
-    bound,
     calls,
     expression,
     followed_by,
@@ -34,8 +32,8 @@ for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
     chat, ends = [{{"role": it, "content": said}} for it in ("user", "assistant", "user")], []
     try:
         for it in (chat, chat[:2]):
-            text = template.apply_chat_template(it, tokenize=False, **{options})
-            ends.append(self.tokenizer.encode(text.split("unhang", 2)[2], add_special_tokens=False))
+            whole = template.apply_chat_template(it, tokenize=False, **{options})
+            ends.append(self.tokenizer.encode(whole.split("unhang", 2)[2], add_special_tokens=False))
     except Exception:  # a template may refuse such a chat
         continue
     end = commonprefix(ends)
@@ -43,6 +41,7 @@ for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
 last = {before}[-1]
 separator = end[len(end) - end[::-1].index(last) :] if last in end else []
 """
+_SYSTEM = "[len(self.system_prompt):]"
 _LOOPS, _BUILDERS = "self.processor or self.tokenizer", 'getattr(self, "processor", None) or self.tokenizer'
 _INSERTED = """\
 if [*appended_token_ids][: len(separator)] == separator:
@@ -50,7 +49,7 @@ if [*appended_token_ids][: len(separator)] == separator:
 runtime_token_ids = [*runtime_token_ids, *separator]
 """
 _MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
-_OWN = {"separator", "commonprefix", "template", "end", "chat", "ends", "said", "text", "last"}
+_OWN = {"separator", "commonprefix", "template", "end", "chat", "ends", "said", "whole", "last"}
 
 
 class Turn(Codemod):
@@ -76,9 +75,10 @@ class Turn(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, ["turn_separator", *_OWN & bound(function)])
+        refuse_own(function, ["turn_separator", *_OWN])
         rows = [(it, *of) for it in ast.walk(function) if isinstance(it, ast.stmt) and (of := assigned(it))]
-        row, turn, _ = once([it for it in rows if _is_turn(it[2])], "... = a turn without the system prompt")
+        turns = [it for it in rows if _SYSTEM in expression(it[2]) or "remove_system_prompt" in mentioned(it[2])]
+        row, turn, _ = once(turns, "... = a turn without the system prompt")
         sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
         before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
         text = _SEPARATOR.format(template=_LOOPS, options="self.apply_chat_template_kwargs", before=before)
@@ -88,13 +88,6 @@ class Turn(Codemod):
         names = mentioned(function)
         is_left = any(it.startswith("ct_merge_") for it in names)  # to a builder, which is a target of its own
         return "turn_separator" in names or (is_left and "apply_chat_template" not in names)
-
-
-def _is_turn(value: ast.expr) -> bool:
-    """Return whether a value is the tokens of a turn, rendered alone, without the system prompt before it."""
-    if isinstance(value, ast.Subscript):
-        return isinstance(value.slice, ast.Slice) and expression(value.slice) == "len(self.system_prompt):"
-    return any(argument(it, "remove_system_prompt") for it in calls(value, "self.apply_chat_template"))
 
 
 class Merge(Codemod):
@@ -121,7 +114,7 @@ class Merge(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, ["inserted_token_ids", *_OWN & bound(function)])
+        refuse_own(function, ["inserted_token_ids", *_OWN])
         rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
         row, result = once(rows, f"... = {_MERGED}"), once(calls(function, "MergeResult"), "MergeResult(...)")
         before = "[None, *runtime_token_ids]"

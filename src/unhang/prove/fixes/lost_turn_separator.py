@@ -13,7 +13,7 @@ import sys
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, any_module
@@ -46,8 +46,7 @@ _TEMPLATE = """\
 {%- else %}{% for it in m.content %}{{ '<|image|>' if it.type == 'image' else it.text }}{% endfor %}{% endif %}
 {{- 'ANSWER' if m.role == 'assistant' else 'OTHER' }}{% endfor %}
 {%- if add_generation_prompt %}{{ 'BEGINassistant\n' }}{% endif %}"""
-_FEW = len(_SAID) + 1
-_TURN = len("\n<|tool\n18 C<|\n<|assistant\n") - 3
+_FEW, _TURN = 14, 24  # the tokens of an answer, and of the turn of a tool
 Talk = tuple[list[int], list[int], list[float]]
 """The tokens of a conversation, and the mask and log-probabilities of all but the first turn."""
 
@@ -86,7 +85,8 @@ for _who, _more in {"tools": {}, "users": _USER}.items():
         _case(f"log-probabilities, {_who}", logs=True, **_more),
         _case(f"processor, {_who}", shows=True, **_more),
     ]
-GRID += [_case(f"continuous, {it}", continuous=True, of=[_TOOLS], **{it: _FEW}) for it in ("logs", "limit")]
+_CONTINUOUS: dict[str, Any] = {"continuous": True, "of": [_TOOLS]}
+GRID += [_case("continuous", logs=True, **_CONTINUOUS), _case("continuous, none", limit=_FEW, **_CONTINUOUS)]
 _SAYS = "tool_|im(age|g)|video|audio|interaction|reward|should_terminate|isinstance|text"
 HELD = {
     _SAYS: "what a turn says, and not where it begins",
@@ -125,29 +125,28 @@ def on_rank(case: Case, rank: int) -> Talk | None:
     is_built = hasattr(kind, "ct_merge_assistant_token") and (is_default or "continuous" in options or is_newest)
     if not hasattr(kind, needed[14:]) or ("shows" in options and is_built and not is_newest):
         return None
+    import torch
+
     tokenizer = _tokenizer(options["shape"])
-    processor = Mock(side_effect=lambda text, **_: {"input_ids": _tensor(case, text[0])}, spec=["image_processor"])
-    processor.apply_chat_template = tokenizer.apply_chat_template
+    processor = Mock(spec=["image_processor"], apply_chat_template=tokenizer.apply_chat_template)
+    processor.side_effect = lambda text, **_: {"input_ids": torch.tensor([_encoded(case, text[0])])}
     shows = {"processor": processor} if "shows" in options else {}
     loop: Any = object.__new__(type("Loop", (kind,), {"__getattr__": lambda *_: None}))
     heard = type("Heard", (SimpleNamespace,), {"__iter__": lambda self: iter((self, None, {}))})  # before 0.6, alone
     heard = heard(text=_HEARD, image=[object()] if "image" in options else None, video=None)
     vars(loop).update(
-        tokenizer=tokenizer, loop=SimpleNamespace(run_in_executor=_later(lambda _, function: function())), tools={},
-        response_length=options.get("limit", sys.maxsize), _call_tool=_later(lambda *_: heard), max_parallel_calls=9,
-        enable_continuous_token=is_built, apply_chat_template_kwargs={}, mm_processor_kwargs={},
-        process_vision_info=_later(lambda *_: {}), process_multi_modal_info=_later(lambda *_: {}),
+        tokenizer=tokenizer, loop=AsyncMock(**{"run_in_executor.side_effect": lambda _, function: function()}),
+        _call_tool=AsyncMock(return_value=heard), response_length=options.get("limit", sys.maxsize),
+        enable_continuous_token=is_built, apply_chat_template_kwargs={}, mm_processor_kwargs={}, max_parallel_calls=9,
+        process_vision_info=AsyncMock(return_value={}), process_multi_modal_info=AsyncMock(return_value={}),
         rollout_config=SimpleNamespace(prompt_length=sys.maxsize), **shows,
     )  # fmt: skip
-    if first := getattr(base, "initialize_system_prompt", None):
-        loop.system_prompt = first(loop.processor or tokenizer)
-    else:
-        loop.system_prompt = tokenizer.apply_chat_template([{}], tokenize=True)
+    first = getattr(base, "initialize_system_prompt", lambda it: it.apply_chat_template([{}], tokenize=True))
+    loop.system_prompt = first(loop.processor or tokenizer)
     loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     if is_built:
-        family = "default" if is_default or options["shape"] not in _LOST else "qwen"
-        family = {"qwen": "qwenvl", "default": "vldefault"}[family] if shows else family
-        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
+        known = "llama" if is_default or options["shape"] not in _LOST else "qwen2_vl" if shows else "qwen2"
+        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, hf_model_type=known, **shows)
     if "own" in options:  # a builder of the user's own, which puts the newline before the turn itself
         builder, line = loop.continuous_token_builder, _encoded(case, "\n")
         name = next(it[23:] for it in _MERGES if hasattr(builder, it[23:]))
@@ -158,26 +157,15 @@ def on_rank(case: Case, rank: int) -> Talk | None:
     return None if shows and "system" in tokenizer.decode(talk[0][-len(talk[1]) :]) else talk
 
 
-def _later(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as one to wait for."""
-
-    async def call(*values: Any, **_: Any) -> Any:
-        return function(*values)
-
-    return call
-
-
 def _talked(case: Case, add_turn: Callable[[Any], bool]) -> Talk:
     """Return three rounds of an answer and a turn after it, which is added until that says that it is the last."""
-    user = SimpleNamespace(generate_response=_later(lambda *_: (False, _HEARD, None, {})))
-    call = SimpleNamespace(name="weather", arguments="{}", tool_call_id=None)
-    messages = [{"role": "user", "content": "weather?"}]
     end = case.options.get("stop", _SHAPES[case.options["shape"]][1].strip())
-    data = SimpleNamespace(
-        messages=messages, prompt_ids=_whole(case, messages), response_mask=[], response_logprobs=[], metrics={},
-        tool_calls=[call], tools_kwargs={}, tool_rewards=[], turn_scores=[], image_data=None, user_turns=0,
-        request_id="", interaction=user, interaction_kwargs={},
+    data = MagicMock(
+        messages=[{"role": "user", "content": "weather?"}], response_mask=[], response_logprobs=[], image_data=None,
+        tool_calls=[Mock(tool_call_id=None)], _active_tool_schemas=None, interaction_kwargs={},
     )  # fmt: skip
+    data.prompt_ids = _whole(case, data.messages)
+    data.interaction.generate_response = AsyncMock(return_value=(False, _HEARD, None, {}))
     for _ in range(3):
         said = _encoded(case, _SAID + end)
         data.prompt_ids += said
@@ -187,10 +175,6 @@ def _talked(case: Case, add_turn: Callable[[Any], bool]) -> Talk:
         if add_turn(data):
             break
     return data.prompt_ids, data.response_mask, data.response_logprobs
-
-
-def _tensor(case: Case, text: str) -> Any:
-    return importlib.import_module("torch").tensor([_encoded(case, text)])
 
 
 @cache
