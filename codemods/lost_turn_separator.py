@@ -85,9 +85,10 @@ class Turn(Codemod):
         return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
 
     def fixed_upstream(self, function: Function) -> bool:
-        names = mentioned(function)
+        names, given = mentioned(function), [of for it in ast.walk(function) if (of := assigned(it))]
         is_left = any(it.startswith("ct_merge_") for it in names)  # to a builder, which is a target of its own
-        return "turn_separator" in names or (is_left and "apply_chat_template" not in names)
+        is_left &= "apply_chat_template" not in names
+        return is_left or any(expression(value) == f"self.turn_separator + {name}" for name, value in given)
 
 
 class Merge(Codemod):

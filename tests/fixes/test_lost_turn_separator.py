@@ -21,6 +21,17 @@ REFUSED = sources.edits(
         ("tool_call_names = []", "tool_call_names = end = []", "without end, which is ours"),
     ],
 )
+UNLIKE_UPSTREAM = [
+    *sources.edits(
+        sources.case(FIX, "0.9.0", function=TOOLS),
+        [
+            ("turn_separator + response_ids", "turn_separator"),
+            ("turn_separator + response_ids", "separator + response_ids"),
+        ],
+    ),
+    *sources.edits(sources.case(FIX, "0.9.1", function=TOOLS), [("ct_merge_context_msg", "apply_chat_template")]),
+]
+
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
