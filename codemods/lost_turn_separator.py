@@ -27,7 +27,7 @@ _SEPARATOR = """\
 # unhang lost-turn-separator: the model stops before what its template writes after an answer
 from os.path import commonprefix
 
-template, end = {template}, []
+template, end = getattr(self, "processor", None) or self.tokenizer, []
 for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
     chat, ends = [{{"role": it, "content": said}} for it in ("user", "assistant", "user")], []
     try:
@@ -42,7 +42,6 @@ last = {before}[-1]
 separator = end[len(end) - end[::-1].index(last) :] if last in end else []
 """
 _SYSTEM = "[len(self.system_prompt):]"
-_LOOPS, _BUILDERS = "self.processor or self.tokenizer", 'getattr(self, "processor", None) or self.tokenizer'
 _INSERTED = """\
 if [*appended_token_ids][: len(separator)] == separator:
     separator = []
@@ -81,7 +80,7 @@ class Turn(Codemod):
         row, turn, _ = once(turns, "... = a turn without the system prompt")
         sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
         before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
-        text = _SEPARATOR.format(template=_LOOPS, options="self.apply_chat_template_kwargs", before=before)
+        text = _SEPARATOR.format(options="self.apply_chat_template_kwargs", before=before)
         return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
 
     def fixed_upstream(self, function: Function) -> bool:
@@ -118,8 +117,7 @@ class Merge(Codemod):
         refuse_own(function, ["inserted_token_ids", *_OWN])
         rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
         row, result = once(rows, f"... = {_MERGED}"), once(calls(function, "MergeResult"), "MergeResult(...)")
-        before = "[None, *runtime_token_ids]"
-        text = _SEPARATOR.format(template=_BUILDERS, options="self.chat_template_kwargs", before=before)
+        text = _SEPARATOR.format(options="self.chat_template_kwargs", before="[None, *runtime_token_ids]")
         return [
             span(row, row, preceded_by(f"{text}{_INSERTED}")),
             with_argument(function, result, "inserted_token_ids=separator", "# unhang lost-turn-separator: as above"),
