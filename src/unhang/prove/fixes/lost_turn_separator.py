@@ -85,7 +85,8 @@ for _who, _more in {"tools": {}, "users": _USER}.items():
         _case(f"processor, {_who}", shows=True, **_more),
     ]
 _CONTINUOUS: dict[str, Any] = {"continuous": True, "of": [_TOOLS]}
-GRID += [_case("continuous", logs=True, **_CONTINUOUS), _case("continuous, none", limit=_FEW, **_CONTINUOUS)]
+GRID += [_case("continuous", **_CONTINUOUS), _case("continuous, log-probabilities", logs=True, **_CONTINUOUS)]
+GRID += [_case("continuous, no turn", limit=_FEW, **_CONTINUOUS)]
 _SAYS = "tool_|im(age|g)|video|audio|interaction|reward|should_terminate|isinstance|text"
 HELD = {
     _SAYS: "what a turn says, and not where it begins",
@@ -142,8 +143,9 @@ def on_rank(case: Case, rank: int) -> Talk | None:
     loop.system_prompt = first(loop.processor or tokenizer)
     loop.turn_separator = getattr(base, "initialize_turn_separator", lambda _: [])(loop.processor or tokenizer)
     if is_built:
-        known = "llama" if is_default or options["shape"] not in _LOST else "qwen2_vl" if shows else "qwen2"
-        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, hf_model_type=known, **shows)
+        is_qwen = not is_default and options["shape"] in _LOST
+        family = ("qwen" if is_qwen else "default", "qwenvl" if is_qwen else "vldefault")[bool(shows)]
+        loop.continuous_token_builder = base.create_continuous_token_builder(tokenizer, model_family=family, **shows)
     if "own" in options:  # a builder of the user's own, which puts the newline before the turn itself
         builder, line = loop.continuous_token_builder, _encoded(case, "\n")
         name = next(it[23:] for it in _MERGES if hasattr(builder, it[23:]))
