@@ -55,5 +55,5 @@ _OTHERS = {
     "half: after any": Other(without(r"if last in end else \[\]", "if last in end else end[1:]", 0), ("cut-off",)),
 }
 _RELEASES = [Release(it, core=it == "0.7.1") for it in ("0.6.1", "0.7.1", "0.8.0")]
-PROOFS = [Proofs("verl", _RELEASES, _OTHERS), Proofs("verl", [Release("0.5.0"), Release("0.9.1")], {})]
+PROOFS = [Proofs("verl", _RELEASES, _OTHERS), Proofs("verl", [Release("0.9.1")], {})]
 FUZZ = Fuzz([*TURNS, *MERGES], 2, "system_prompt|response_ids|prompt_ids|appended_token_ids|MergeResult", examples=40)
