@@ -72,6 +72,8 @@ OURS = {
     "lora adapter never reaches vllm with checkpoint engine nccl": "async-lora-unsynced",
     "grad_norm of the last step of each epoch is half of the others": "short-last-window",
     "too small a gradient norm in the last step of an epoch, dpo with accumulation": "short-last-window",
+    "multi-turn rollout misses the newline after <|im_end|>, tokens differ from apply_chat_template": "lost-turn-separator",
+    "tool agent loop drops separator between turns": "lost-turn-separator",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")
 """Two defects do that."""

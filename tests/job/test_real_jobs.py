@@ -34,9 +34,11 @@ MROPE = "a model with mRoPE (Qwen2-VL to Qwen3.5)"
 ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in a micro-batch)"
 SHORT = "a step is cut short"
 TURNS = "a step generates more than once"
+MORE_ENDS = "a chat template that writes more after an answer than the stop token"
+TALKS, NO_BUILDER = "turns of tools or of a user", "a model_type for which verl has no builder"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
-    TURNS,
+    *(TURNS, MORE_ENDS, TALKS, NO_BUILDER),
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -107,6 +109,13 @@ JOBS = [
     }),
     ("mrope-ragged-axis", "verl 0.7.1", f"{GRPO} trainer.use_legacy_worker_impl=disable", {
         "trainer.use_legacy_worker_impl=auto": CANNOT,
+    }),
+    ("lost-turn-separator", "verl 0.8.0", GRPO, {
+        f"{TALKS}=False": CANNOT, f"{MORE_ENDS}=False": CANNOT, f"{NO_BUILDER}=False": STRIKES,
+    }),
+    ("lost-turn-separator", "verl 0.9.1", GRPO, {f"{NO_BUILDER}=False": CANNOT}),
+    ("lost-turn-separator", "verl 0.9.0", f"{GRPO} data.continuous_token.enable=True", {
+        "data.continuous_token.enable=False": CANNOT,
     }),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
