@@ -33,7 +33,6 @@ class ComputeLoss(Codemod):
         def loss_of(self, losses, batch):
             tokens = batch.num_items_in_batch / self.accelerator.num_processes
             loss = losses.sum() / tokens
-            return loss
 
     After::
 
@@ -43,7 +42,6 @@ class ComputeLoss(Codemod):
             # unhang dapo-window-scale: transformers takes the mean over micro-batches; a generation has so many
             if self.model.training:
                 loss = loss * (self.args.steps_per_generation * self.template.sequence_parallel_size)
-            return loss
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -67,7 +65,6 @@ class ComputeLossChunked(Codemod):
         def loss_of(self, batch, first, last, size):
             if first < size:
                 chunk = self.get_chunked_inputs(batch, first, last)
-            return self.loss(chunk)
 
     After::
 
@@ -76,7 +73,6 @@ class ComputeLossChunked(Codemod):
                 chunk = self.get_chunked_inputs(batch, first, last)
                 # unhang dapo-window-scale: the chunks are averaged
                 chunk['num_items_in_batch'] = batch['num_items_in_batch'] * (last - first) / size
-            return self.loss(chunk)
     """
 
     def plan(self, function: Function) -> list[Edit]:
