@@ -11,30 +11,21 @@ FIX = "dapo-window-scale"
 WHOLE, CHUNKED = "GRPOTrainer._compute_loss_and_metrics", "GRPOTrainer._compute_loss_chunked"
 _RELEASES = ["3.11.3", "4.1.0", "4.5.3", "4.6.0"]
 CASES = [case for name in (WHOLE, CHUNKED) for case in sources.cases(FIX, {"ms-swift": _RELEASES}, function=name)]
+_DIVISOR, _LOSS, _IF = "/ self.accelerator.num_processes", ".sum() / normalizer", "if start_idx < batch_size"
 _EDITS = {
-    WHOLE: [
-        ("/ self.accelerator.num_processes", "/ 8", "not found: ... = num_items"),
-        (".sum() / normalizer", "", "not"),
-    ],
-    CHUNKED: [("if start_idx < batch_size", "if batch_size", "not found: if first < size: ")],
+    WHOLE: [(_DIVISOR, "/ 8", "not found: ... = num_items"), (_LOSS, "", "not found: ....sum() / normalizer")],
+    CHUNKED: [(_IF, "if batch_size", "not found: if first < size: ")],
 }
 REFUSED = [edit for name, of in _EDITS.items() for edit in sources.edits(sources.case(FIX, "4.5.3", function=name), of)]
-_COUNT, _SHARE = (
-    "(self.args.steps_per_generation * self.template.sequence_parallel_size)",
-    "(end_idx - start_idx) / batch_size",
-)
+_COUNT = "(self.args.steps_per_generation * self.template.sequence_parallel_size)"
+_SHARE, _STEP = "(end_idx - start_idx) / batch_size", "self.current_gradient_accumulation_steps"
 _AS_COUNT = {
-    **{"of the step": "self.current_gradient_accumulation_steps", "of one rank": "self.args.steps_per_generation"},
-    **{"once more for the ranks": f"{_COUNT} * self.accelerator.num_processes", "its square": f"{_COUNT} ** 2"},
-    **{"two at most": f"min(2, {_COUNT})", "two at least": f"max(2, {_COUNT})"},
-    "of the step where it has fewer": f"min({_COUNT}, self.current_gradient_accumulation_steps)",
+    **{"of the step": _STEP, "of one rank": "self.args.steps_per_generation", "its square": f"{_COUNT} ** 2"},
+    **{"two at most": f"min(2, {_COUNT})", "two at least": f"max(2, {_COUNT})", "the fewer": f"min({_COUNT}, {_STEP})"},
+    "once more for the ranks": f"{_COUNT} * self.accelerator.num_processes",
 }
 _AS_SHARE = {
-    **{
-        "all the tokens": "1",
-        "as in chunks of one size": "1 / max_chunks",
-        "its inverse": "batch_size / (end_idx - start_idx)",
-    },
+    **{"all the tokens": "1", "of one size": "1 / max_chunks", "its inverse": "batch_size / (end_idx - start_idx)"},
     **{"of a full chunk": "new_chunk_size / batch_size", "of the largest": "chunk_size / batch_size"},
 }
 BY_HAND: ByHand = {

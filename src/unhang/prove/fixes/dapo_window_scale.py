@@ -84,7 +84,7 @@ def _module() -> Any:
 class _Any(dict):  # type: ignore[type-arg]
     """A micro-batch in the forms of all releases, or settings. What it lacks is None."""
 
-    __getattr__, __setattr__ = dict.get, dict.__setitem__  # type: ignore[assignment]
+    __getattr__, __setattr__ = dict.get, dict.__setitem__
 
     def __missing__(self, _: str) -> None: ...
 
