@@ -1,4 +1,4 @@
-"""ms-swift: give each micro-batch of GRPO its own share of the tokens that dapo, cispo and fipo divide by.
+"""ms-swift: give each micro-batch its own share of the tokens that dapo, cispo and fipo divide by.
 
 https://github.com/modelscope/ms-swift/pull/10116 does so where a step has all micro-batches of a generation.
 """
@@ -15,7 +15,7 @@ from unhang.shapes.shape import Function
 _TOKENS, _STEPS, _UNDO = "num_items_in_batch", "steps_per_generation", "self._undo_gradient_accumulation_scaling"
 _DIVISOR = re.compile(rf"\w+(\.{_TOKENS}|\['{_TOKENS}'\]) / self\.accelerator\.num_processes")
 _CHUNK = re.compile(
-    r"(?P<first>\w+) < (?P<size>\w+): \(?(?P<pair>\w+, )?(?P<own>\w+)\)? = "
+    r"if (?P<first>\w+) < (?P<size>\w+):\s+\(?(?P<pair>\w+, )?(?P<own>\w+)\)? = "
     r"self\.get_chunked_inputs\((\w+, )?(?P<all>\w+), (?P=first), (?P<last>\w+)(, \w+)?\)"
 )
 _SCALED = f"""\
@@ -46,14 +46,13 @@ class ComputeLoss(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_STEPS])
-        rows = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
-        tokens = [name for _, name, value in rows if _DIVISOR.fullmatch(expression(value))]
-        divisor = once(tokens, f"... = {_TOKENS} / self.accelerator.num_processes")
-        row, loss = once(
-            [it[:2] for it in rows if expression(it[2]).endswith(f".sum() / {divisor}")], f"....sum() / {divisor}"
-        )
+        stored = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
+        rows = [(row, name, expression(value)) for row, name, value in stored]
+        divisor = once([name for _, name, value in rows if _DIVISOR.fullmatch(value)], f"... = {_TOKENS} / ...")
+        divided = f".sum() / {divisor}"
+        row, loss = once([(row, name) for row, name, value in rows if value.endswith(divided)], f"...{divided}")
         new = _SCALED.format(loss=loss)
-        undone = [row for row, *_, value in rows if expression(value) == f"{_UNDO}({loss})"]
+        undone = [row for row, _, value in rows if value == f"{_UNDO}({loss})"]
         return [span(undone[0], undone[0], instead(new))] if undone else [span(row, row, followed_by(new))]
 
 
@@ -78,8 +77,7 @@ class ComputeLossChunked(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_TOKENS])
         ifs = [it for it in ast.walk(function) if isinstance(it, ast.If)]
-        texts = [(it.body[0], f"{expression(it.test)}: {expression(it.body[0])}") for it in ifs]
-        found = [(row, of) for row, text in texts if (of := _CHUNK.fullmatch(text))]
+        found = [(it.body[0], of) for it in ifs if (of := _CHUNK.match(expression(it)))]
         row, of = once(found, "if first < size: ... = self.get_chunked_inputs(..., first, last)")
         own, whole = (f"{of[it]}.{_TOKENS}" if of["pair"] else f"{of[it]}['{_TOKENS}']" for it in ("own", "all"))
         share = f"{own} = {whole} * ({of['last']} - {of['first']}) / {of['size']}"

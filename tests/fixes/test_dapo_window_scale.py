@@ -28,10 +28,10 @@ _AS_SHARE = {
     **{"all the tokens": "1", "of one size": "1 / max_chunks", "its inverse": "batch_size / (end_idx - start_idx)"},
     **{"of a full chunk": "new_chunk_size / batch_size", "of the largest": "chunk_size / batch_size"},
 }
+_AS_TEST = {"in evaluation too": "if True:", "in evaluation alone": "if not self.model.training:"}
 BY_HAND: ByHand = {
     **{name: Sub(_COUNT, new) for name, new in _AS_COUNT.items()},
-    "in evaluation too": Sub("if self.model.training:", "if True:"),
-    "in evaluation alone": Sub("if self.model.training:", "if not self.model.training:"),
+    **{name: Sub("if self.model.training:", new) for name, new in _AS_TEST.items()},
 }
 MUTANTS = [
     *(Mutants("ms-swift", (version,), BY_HAND, function=WHOLE) for version in ("4.5.3", "4.6.0")),
