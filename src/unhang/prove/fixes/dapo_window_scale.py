@@ -7,6 +7,7 @@ trainer imports besides is a stand-in. Ranks are averaged, as DDP does.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import math
@@ -20,14 +21,14 @@ from ..ranks.around import Around, any_module
 WARM = ("torch", "accelerate", "transformers.trainer")
 _PLACES = ("swift.rlhf_trainers.grpo_trainer", "swift.trainers.rlhf_trainer.grpo_trainer")
 _LENGTHS = ((3, 5, 2), (6, 1, 3), (4, 4, 2))  # of the answers of a micro-batch; as many in all, so shares are exact
-_ROWS, _MOST = 3, 8
+_ROWS, _MOST, _AROUND = 3, 8, ("swift", "trl", "vllm", "wandb", "swanlab", "dacite")
 
 
 def _case(name: str, generation: int, window: int, core: bool = False, ranks: int = 1, **more: Any) -> Case:
     """Return a case of so many micro-batches in a generation, and in a step: for each of ``parts`` that share them."""
     more = {"set": generation, "rows": _ROWS, "parts": 1, "loss": "dapo", "train": True, **more}
     is_cut = more["rows"] < _ROWS
-    more |= {"generation": generation, "window": window, "may_pass": not is_cut}  # in 4.6.0, or before
+    more |= {"generation": generation, "window": window, "may_pass": True}  # in 4.6.0, or before
     more["of"] = [f"GRPOTrainer._compute_loss_{'chunked' if is_cut else 'and_metrics'}"]
     is_hit = more["loss"] != "grpo" and (is_cut or generation * more["parts"] > 1)
     return Case(name, Topology(dp=ranks), *((DIFFERS, "norm") if is_hit else (PASSED, "")), more, core)
@@ -49,7 +50,7 @@ GRID = [
     *(_case(f"an evaluation, {rows} rows at once", 1, 1, train=False, set=4, rows=rows) for rows in (2, 3)),
     _case("the last step of an epoch is shorter", 4, 4, rest=2),
     _case("cispo", 4, 4, loss="cispo"),
-    _case("beside supervised data", 4, 2, has_more=True),
+    _case("beside supervised data", 4, 2, more=True),
     _case("chunks of another loss", 1, 1, rows=2, loss="grpo"),
 ]
 HELD = {r"^(?!.*model\.training).*": "of each token's loss, of what is logged, or of what has another divisor"}
@@ -66,9 +67,14 @@ def settings(case: Case) -> dict[str, Any] | None:
     return {**sizes, **more, **none} if given["train"] else None
 
 
+def has_feature(function: ast.AST) -> bool:
+    """Return whether a function divides by the tokens of a generation, or calls one that does."""
+    return "num_items_in_batch" in ast.dump(function) or "get_chunked_inputs" in ast.dump(function)
+
+
 def prepare() -> None:
     """Import the trainer among stand-ins: none of them computes anything of the loss. Nothing goes from trl's class."""
-    sys.meta_path[:0] = [Around(name, _PLACES, any_module) for name in ("swift", "trl", "vllm", "wandb", "swanlab")]
+    sys.meta_path[:0] = [Around(name, _PLACES, any_module) for name in _AROUND]
     trl: Any = importlib.import_module("trl")
     trl.GRPOTrainer = type("Whole", (type(trl.GRPOTrainer),), {"__delattr__": lambda *_: None})("GRPOTrainer", (), {})
     alike = dict.fromkeys(("gather", "gather_object", "nanmin", "nanmax"), lambda it: it)
@@ -91,34 +97,33 @@ def on_rank(case: Case, rank: int) -> Any:
     """Return a rank's gradient of each optimizer step, or of an evaluation's loss; and of each the one that is due."""
     import torch
 
-    given, job, steps = case.options, _job(case), []
+    given = {"rest": 0, "more": False, **case.options, "world": case.topology.world}
+    given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False}
+    job, steps = _job(given), []
+    step = job.training_step if given["train"] else lambda model, of: job.compute_loss(model.eval(), of).backward()
     size, window = (given[it] * given["parts"] for it in ("generation", "window"))
-    end, mine = math.lcm(size, window) + given.get("rest", 0), rank // given["parts"] * _ROWS
+    end, mine = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS
     for first in range(0, end, window):
         numbers = range(first, min(first + window, end))
         job.current_gradient_accumulation_steps = len(numbers)
         for number in numbers:
             generation = range(number - number % size, number - number % size + size)
-            batch = _batch(case, [number]).part(mine, mine + _ROWS)
-            batch.num_items_in_batch = _batch(case, generation).completion_mask.sum() * given["parts"]
+            batch = _batch(given, [number]).part(mine, mine + _ROWS)
+            batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
             if job.is_split:
                 batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
-            if given["train"]:
-                job.training_step(job.model, batch)
-            else:
-                job.compute_loss(job.model.eval(), batch).backward()
-        steps.append(torch.stack([job.model.weight.grad[0], _due(case, _batch(case, numbers))]))
+            step(job.model, batch)
+        steps.append(torch.stack([job.model.weight.grad[0], _due(given, _batch(given, numbers))]))
         job.model.zero_grad()
     return torch.stack(steps, 1)
 
 
-def _batch(case: Case, numbers: Any) -> Any:
+def _batch(given: dict[str, Any], numbers: Any) -> Any:
     """Return micro-batches of all ranks as one. In a step that is a whole generation, some have more tokens."""
     import torch
 
-    given, tables, drawn = case.options, [], []
-    is_whole = given["generation"] == given["window"] and "rest" not in given
-    for number, rank in itertools.product(numbers, range(case.topology.world // given["parts"])):
+    tables, drawn, is_whole = [], [], given["generation"] == given["window"] and not given["rest"]
+    for number, rank in itertools.product(numbers, range(given["world"] // given["parts"])):
         tables.append(torch.tensor(_LENGTHS[(number + rank) % 3]) + number % 3 * is_whole)
         drawn.append(torch.randn(_ROWS, _MOST + 1, 3, generator=torch.Generator().manual_seed(2 * number + rank)))
     mask, values = torch.arange(_MOST) < torch.cat(tables)[:, None], torch.cat(drawn)
@@ -126,12 +131,12 @@ def _batch(case: Case, numbers: Any) -> Any:
     return _Any(input_ids=mask, completion_mask=mask, **more)
 
 
-def _due(case: Case, batch: Any) -> Any:
+def _due(given: dict[str, Any], batch: Any) -> Any:
     """Return the gradient of a step: the mean over all its tokens; for grpo, over its answers."""
     mask = batch.completion_mask
-    counts = mask.sum(1, keepdim=True) * len(mask) if case.options["loss"] == "grpo" else mask.sum()
+    counts = mask.sum(1, keepdim=True) * len(mask) if given["loss"] == "grpo" else mask.sum()
     terms = -batch.advantages[:, None, None] * batch["values"] * (mask / counts)[:, :, None]
-    return terms.sum((0, 1)) + bool(case.options.get("has_more"))
+    return terms.sum((0, 1)) + given["more"]
 
 
 def wrong(case: Case, ranks: Any) -> str:
@@ -146,12 +151,12 @@ def right(case: Case, ranks: Any) -> str:
     return f"the gradient of the last step has norm {got:.4f}, due {due:.4f}"
 
 
-def _job(case: Case) -> Any:
+def _job(given: dict[str, Any]) -> Any:
     """Return a trainer with what a user sets; all else that it is asked for is None."""
     import torch
     from transformers import Trainer
 
-    kind, given = next(sys.modules[it].GRPOTrainer for it in _PLACES if it in sys.modules), case.options
+    kind = next(sys.modules[it].GRPOTrainer for it in _PLACES if it in sys.modules)
     members: dict[str, Any] = dict.fromkeys(("_update_metrics", "_aggregate_and_update_metrics"), lambda *_: None)
     members.update(
         training_step=Trainer.training_step, compute_loss_context_manager=lambda _: nullcontext(),
@@ -164,11 +169,12 @@ def _job(case: Case) -> Any:
     rows = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), given["rows"])
     alike = {"gather_for_metrics": lambda it: it, "backward": lambda loss, **_: loss.backward()}
     vars(job).update(
-        args=_Any(rows, steps_per_generation=given["set"], n_gpu=1), dynamic_num_samples=given["rows"] < _ROWS,
-        accelerator=_Any(alike, num_processes=case.topology.world), model=torch.nn.Linear(3, 1, bias=False), beta=0.0,
+        args=_Any(rows, steps_per_generation=given["set"], n_gpu=1),
+        dynamic_num_samples=given["rows"] < _ROWS and _PLACES[0] in sys.modules,  # of 3.x, chunks are left as they are
+        accelerator=_Any(alike, num_processes=given["world"]), model=torch.nn.Linear(3, 1, bias=False), beta=0.0,
         template=_Any(sequence_parallel_size=given["parts"]), loss_type=given["loss"], model_accepts_loss_kwargs=False,
         importance_sampling_level="token", epsilon_low=0.2, epsilon_high=2.0, sdar_loss_coef=0.0,
-        chord_sft_iterator=given.get("has_more"), is_split="grpo_batch" in job._compute_loss.__code__.co_varnames,
+        chord_sft_iterator=given["more"] or None, is_split="grpo_batch" in job._compute_loss.__code__.co_varnames,
     )  # fmt: skip
     torch.nn.init.zeros_(job.model.weight)
     return job
