@@ -49,8 +49,7 @@ class ComputeLoss(Codemod):
         stored = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
         rows = [(row, name, expression(value)) for row, name, value in stored]
         divisor = once([name for _, name, value in rows if _DIVISOR.fullmatch(value)], f"... = {_TOKENS} / ...")
-        divided = f".sum() / {divisor}"
-        row, loss = once([(row, name) for row, name, value in rows if value.endswith(divided)], f"...{divided}")
+        row, loss = once([it[:2] for it in rows if it[2].endswith(f".sum() / {divisor}")], f"....sum() / {divisor}")
         new = _SCALED.format(loss=loss)
         undone = [row for row, _, value in rows if value == f"{_UNDO}({loss})"]
         return [span(undone[0], undone[0], instead(new))] if undone else [span(row, row, followed_by(new))]

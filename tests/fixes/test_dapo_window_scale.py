@@ -9,11 +9,8 @@ from support import sources
 
 FIX = "dapo-window-scale"
 WHOLE, CHUNKED = "GRPOTrainer._compute_loss_and_metrics", "GRPOTrainer._compute_loss_chunked"
-_RELEASES = ["3.11.3", "4.1.0", "4.5.3", "4.6.0"]
-CASES = [
-    *sources.cases(FIX, {"ms-swift": _RELEASES}, function=WHOLE),
-    *sources.cases(FIX, {"ms-swift": _RELEASES[1:]}, function=CHUNKED),
-]
+_RELEASES = {WHOLE: ["3.11.3", "4.1.0", "4.5.3", "4.6.0"], CHUNKED: ["4.1.0", "4.5.3", "4.6.0"]}
+CASES = [case for name, of in _RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
 _DIVISOR, _LOSS, _IF = "/ self.accelerator.num_processes", ".sum() / normalizer", "if start_idx < batch_size"
 _EDITS = {
     WHOLE: [(_DIVISOR, "/ 8", "not found: ... = num_items"), (_LOSS, "", "not found: ....sum() / normalizer")],
@@ -25,7 +22,6 @@ _SHARE, _STEP = "(end_idx - start_idx) / batch_size", "self.current_gradient_acc
 _AS_COUNT = {
     **{"of the step": _STEP, "of one rank": "self.args.steps_per_generation", "its square": f"{_COUNT} ** 2"},
     **{"two at most": f"min(2, {_COUNT})", "two at least": f"max(2, {_COUNT})", "the fewer": f"min({_COUNT}, {_STEP})"},
-    "once more for the ranks": f"{_COUNT} * self.accelerator.num_processes",
 }
 _AS_SHARE = {
     **{"all the tokens": "1", "of one size": "1 / max_chunks", "its inverse": "batch_size / (end_idx - start_idx)"},
@@ -41,8 +37,8 @@ MUTANTS = [
     Mutants("ms-swift", ("4.6.0",), {name: Sub(_SHARE, new) for name, new in _AS_SHARE.items()}, function=CHUNKED),
 ]
 _HALVES = {
-    "half: the loss alone": Other(without(r"\* \(end_idx - start_idx\) / batch_size", "", 0), ("chunks",)),
-    "half: of nobody": Other(without(r"if self\.model\.training:", "if False:", 0), ("two steps a generation",)),
+    "half: the loss": Other(without(r"\* \(end_idx.*", "", 0), ("chunks",), only=tuple(_RELEASES[CHUNKED])),
+    "half: the chunks": Other(without(r"if self\.model\.training:", "if False:", 0), ("two steps a generation",)),
 }
-PROOFS = [Proofs("ms-swift", [Release(version, core=version == "4.5.3") for version in _RELEASES], _HALVES)]
+PROOFS = [Proofs("ms-swift", [Release(version, core=version == "4.5.3") for version in _RELEASES[WHOLE]], _HALVES)]
 FUZZ = Fuzz(CASES, 1, "num_items_in_batch|num_processes|normalizer|get_chunked_inputs", examples=40)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import math
 import sys
@@ -61,10 +62,9 @@ def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets; no job only evaluates."""
     given = case.options
     sizes = {"steps_per_generation": given["generation"], "gradient_accumulation_steps": given["window"]}
-    more = {"rlhf_type": "grpo", "loss_type": given["loss"], "sequence_parallel_size": given["parts"]}
+    more = {"loss_type": given["loss"], "sequence_parallel_size": given["parts"], "version ms-swift": "4.5.3"}
     none = dict.fromkeys(("use_liger_kernel", "generation_batch_size", "tensor_model_parallel_size"))
-    more |= {"version ms-swift": "4.5.3", "a turn is a sample": given["rows"] < _ROWS}
-    return {**sizes, **more, **none} if given["train"] else None
+    return {**sizes, **more, **none, "a turn is a sample": given["rows"] < _ROWS} if given["train"] else None
 
 
 def has_feature(function: ast.AST) -> bool:
@@ -110,7 +110,7 @@ def on_rank(case: Case, rank: int) -> Any:
             generation = range(number - number % size, number - number % size + size)
             batch = _batch(given, [number]).part(mine, mine + _ROWS)
             batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
-            if job.is_split:
+            if "advantages.unsqueeze" not in inspect.getsource(job._compute_loss_and_metrics):
                 batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
             step(job.model, batch)
         steps.append(torch.stack([job.model.weight.grad[0], _due(given, _batch(given, numbers))]))
