@@ -10,12 +10,12 @@ import re
 
 from unhang.codemods.base import Codemod, assigned, expression, followed_by, instead, once, refuse_own, span
 from unhang.codemods.edit import Edit
-from unhang.shapes.shape import Function
+from unhang.shapes.shape import Function, unannotated
 
 _TOKENS, _STEPS, _UNDO = "num_items_in_batch", "steps_per_generation", "self._undo_gradient_accumulation_scaling"
 _DIVISOR = re.compile(rf"\w+(\.{_TOKENS}|\['{_TOKENS}'\]) / self\.accelerator\.num_processes")
 _CHUNK = re.compile(
-    r"if (?P<first>\w+) < (?P<size>\w+):\s+\(?(?P<pair>\w+, )?(?P<own>\w+)\)? = "
+    r"(?P<first>\w+) < (?P<size>\w+): \(?(?P<pair>\w+, )?(?P<own>\w+)\)? = "
     r"self\.get_chunked_inputs\((\w+, )?(?P<all>\w+), (?P=first), (?P<last>\w+)(, \w+)?\)"
 )
 _SCALED = f"""\
@@ -76,7 +76,8 @@ class ComputeLossChunked(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_TOKENS])
         ifs = [it for it in ast.walk(function) if isinstance(it, ast.If)]
-        found = [(it.body[0], of) for it in ifs if (of := _CHUNK.match(expression(it)))]
+        rows = [(row, f"{expression(it.test)}: {expression(unannotated(row))}") for it in ifs for row in it.body]
+        found = [(row, of) for row, text in rows if (of := _CHUNK.fullmatch(text))]
         row, of = once(found, "if first < size: ... = self.get_chunked_inputs(..., first, last)")
         own, whole = (f"{of[it]}.{_TOKENS}" if of["pair"] else f"{of[it]}['{_TOKENS}']" for it in ("own", "all"))
         share = f"{own} = {whole} * ({of['last']} - {of['first']}) / {of['size']}"
