@@ -11,10 +11,7 @@ FIX = "dapo-window-scale"
 WHOLE, CHUNKED = "GRPOTrainer._compute_loss_and_metrics", "GRPOTrainer._compute_loss_chunked"
 _RELEASES = {WHOLE: ["3.11.3", "4.1.0", "4.5.3", "4.6.0"], CHUNKED: ["4.1.0", "4.5.3", "4.6.0"]}
 CASES = [case for name, of in _RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
-_OF_WHOLE = [
-    ("/ self.accelerator.num_processes", "/ 8", "not found: .*num_items"),
-    (".sum() / normalizer", "", "not found"),
-]
+_OF_WHOLE = [("self.accelerator.num_processes", "8", "not found: .*num"), (".sum() / normalizer", "", "not found: ")]
 _EDITS = {WHOLE: _OF_WHOLE, CHUNKED: [("if start_idx < batch_size", "if batch_size", "not found: if first < size: ")]}
 REFUSED = [edit for name, of in _EDITS.items() for edit in sources.edits(sources.case(FIX, "4.5.3", function=name), of)]
 _COUNT, _STEP = "(self.args.steps_per_generation * self.template.sequence_parallel_size)", "gradient_accumulation_steps"
