@@ -23,7 +23,7 @@ _SHARE, _ROWS = "(end_idx - start_idx) / batch_size", "(end_idx - start_idx)"
 _AS_SHARE = (
     *("1", "1 / 2", "1 / max_chunks", "max_chunks", "1 / batch_size", "new_chunk_size / batch_size", _ROWS),
     *(f"batch_size / {_ROWS}", "chunk_size / batch_size", "end_idx / batch_size", f"{_ROWS} / new_chunk_size"),
-    *("(batch_size - start_idx) / batch_size", f"({_ROWS} + 1) / batch_size", f"({_ROWS} - 1) / batch_size"),
+    *("(batch_size - start_idx) / batch_size", f"({_ROWS} + 1) / batch_size", f"({_ROWS} - 1) / batch_size", "2"),
 )
 _AS_TEST = ("if True:", "if not self.model.training:", "if False:")
 BY_HAND: ByHand = {
