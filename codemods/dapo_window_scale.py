@@ -45,7 +45,7 @@ class ComputeLoss(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, [_STEPS])
+        refuse_own(function, [_STEPS, "gradient_accumulation_steps", "current_gradient_accumulation_steps"])
         stored = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
         rows = [(row, name, expression(value)) for row, name, value in stored]
         divisor = once([name for _, name, value in rows if _DIVISOR.fullmatch(value)], f"... = {_TOKENS} / ...")

@@ -27,7 +27,7 @@ _ROWS, _MOST, _AROUND = 3, 8, ("swift", "trl", "vllm", "wandb", "swanlab", "daci
 
 def _case(name: str, generation: int, window: int, core: bool = False, ranks: int = 1, **more: Any) -> Case:
     """Return a case of so many micro-batches in a generation, and in a step: for each of ``parts`` that share them."""
-    more = {"set": generation, "rows": _ROWS, "parts": 1, "loss": "dapo", "train": True, **more}
+    more = {"set": generation, "rows": _ROWS, "parts": 1, "loss": "dapo", "train": True, "adds": False, **more}
     is_cut = more["rows"] < _ROWS
     more |= {"generation": generation, "window": window, "may_pass": True}  # in 4.6.0, or before
     more["of"] = [f"GRPOTrainer._compute_loss_{'chunked' if is_cut else 'and_metrics'}"]
@@ -42,10 +42,11 @@ CASES = (
     _case("two ranks", 2, 4, ranks=2),
     _case("chunks", 1, 1, True, rows=2),
     *(_case("one of each", 1, 1, True), _case("another loss", 4, 4, True, loss="grpo")),
+    _case("adds up", 4, 4, adds=True)._replace(untouched=PASSED, patched=DIFFERS),
     _case("chunks, accumulates", 4, 4, rows=2),
 )
 GRID = [
-    *CASES[:-1],  # in a grid, the other function is as it was
+    *CASES[:-2],  # in a grid, the other function is as it was
     *(_case(f"steps of four, of {size}, on {ranks}", size, 4, ranks=ranks) for size in (1, 6) for ranks in (1, 2)),
     *(_case(f"sequence parallel, in steps of {window}", 2, window, ranks=2, parts=2) for window in (1, 2)),
     *(_case(f"an evaluation, {rows} rows at once", 1, 1, train=False, set=4, rows=rows) for rows in (2, 3)),
@@ -64,7 +65,12 @@ def settings(case: Case) -> dict[str, Any] | None:
     sizes = {"steps_per_generation": given["generation"], "gradient_accumulation_steps": given["window"]}
     more = {"loss_type": given["loss"], "sequence_parallel_size": given["parts"], "version ms-swift": "4.5.3"}
     none = dict.fromkeys(("use_liger_kernel", "generation_batch_size", "tensor_model_parallel_size"))
-    return {**sizes, **more, **none, "a turn is a sample": given["rows"] < _ROWS} if given["train"] else None
+    more |= {
+        "version transformers": "4.47" if given["adds"] else "4.48",
+        "transformers from 4.48 on": not given["adds"],
+    }
+    turns = {"multi_turn_scheduler": "of mine", "chunks": given["rows"] < _ROWS}
+    return {**sizes, **more, **none, **turns} if given["train"] else None
 
 
 def has_feature(function: ast.AST) -> bool:
@@ -100,7 +106,9 @@ def on_rank(case: Case, rank: int) -> Any:
     given = {"rest": 0, "more": False, **case.options, "world": case.topology.world}
     given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False}
     job, steps = _job(given), []
-    step = job.training_step if given["train"] else lambda model, of: job.compute_loss(model.eval(), of).backward()
+    step = job.training_step
+    if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
+        step = lambda model, of: job.compute_loss(model.train(given["train"]), of).backward()  # noqa: E731
     size, window = (given[it] * given["parts"] for it in ("generation", "window"))
     end, mine = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS
     for first in range(0, end, window):
