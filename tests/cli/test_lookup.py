@@ -66,6 +66,8 @@ OURS = {
     "expert grads shrink with every micro-batch, ep size equals dp": "mfsdp-lone-shard",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
+    "ms-swift dapo: effective learning rate shrinks with gradient_accumulation_steps": "dapo-window-scale",  # after 10117
+    "cispo loss is divided by gradient accumulation steps twice": "dapo-window-scale",
     "rollout keeps sampling from the initial policy": "async-lora-unsynced",
     "vLLM weights are not synchronized with sleep mode": "sleep-stale-weights",  # after TRL 5312
     "trl grpo vllm always generates with base weights, enable_sleep_mode": "sleep-stale-weights",  # after TRL 5355

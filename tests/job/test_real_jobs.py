@@ -117,6 +117,18 @@ JOBS = [
     ("lost-turn-separator", "verl 0.9.0", f"{GRPO} data.continuous_token.enable=True", {
         "data.continuous_token.enable=False": CANNOT,
     }),
+    ("dapo-window-scale", "ms-swift 4.5.3",
+        "swift rlhf --rlhf_type grpo --loss_type dapo --gradient_accumulation_steps 4", {
+        "steps_per_generation=1": CANNOT, "gradient_accumulation_steps=1": CANNOT, "loss_type=grpo": CANNOT,
+        "loss_type=fipo": STRIKES, "use_liger_kernel=true": CANNOT, "generation_batch_size=32": STRIKES,
+    }),
+    ("dapo-window-scale", "ms-swift 3.11.3", "swift rlhf --rlhf_type grpo --loss_type cispo --steps_per_generation 2", {
+        "steps_per_generation=1": CANNOT, "sequence_parallel_size=2": STRIKES,
+    }),
+    ("dapo-window-scale", "ms-swift 4.6.0",
+        "swift rlhf --rlhf_type grpo --loss_type dapo --gradient_accumulation_steps 4 --steps_per_generation 1", {
+        "steps_per_generation=4": CANNOT, "steps_per_generation=": CANNOT,
+    }),
     ("infer-metric-rank0", "ms-swift 4.6.0", "NPROC_PER_NODE=2 NNODES=1 swift infer --metric acc", {"metric=": CANNOT}),
     ("mcore-save-barrier", "ms-swift 4.1.2", "NPROC_PER_NODE=2 NNODES=1 megatron sft", {
         f"{OWN_CODE}=False": CANNOT,

@@ -295,7 +295,7 @@ def test_only_what_an_installer_has_written_since_goes_with_the_next_apply(site:
     assert unhang("apply", site, "--fix", "moe-aux-tracker-hang") == 0
     assert (site / ".unhang").exists(), "neither run is about it"
     assert unhang("apply", site, "--kind", "wrong-values") == 0
-    assert len(originals(site)) == 8
+    assert len(originals(site)) == 9
     assert unhang("revert", site, "--kind", "wrong-values") == 0
     assert unhang("apply", site, *fix) == 0
     assert unhang("revert", site) == 0

@@ -1,0 +1,42 @@
+"""dapo-window-scale: its rewrite and anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import ByHand, Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "dapo-window-scale"
+WHOLE, CHUNKED = "GRPOTrainer._compute_loss_and_metrics", "GRPOTrainer._compute_loss_chunked"
+_RELEASES = {WHOLE: ["3.11.3", "4.1.0", "4.5.3", "4.6.0"], CHUNKED: ["4.1.0", "4.5.3", "4.6.0"]}
+CASES = [case for name, of in _RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
+_OF_WHOLE = [("self.accelerator.num_processes", "8", "not found: .*num"), (".sum() / normalizer", "", "not found: ")]
+_EDITS = {WHOLE: _OF_WHOLE, CHUNKED: [("if start_idx < batch_size", "if batch_size", "not found: if first < size: ")]}
+REFUSED = [edit for name, of in _EDITS.items() for edit in sources.edits(sources.case(FIX, "4.5.3", function=name), of)]
+_COUNT, _STEP = "(self.args.steps_per_generation * self.template.sequence_parallel_size)", "gradient_accumulation_steps"
+_AS_COUNT = (
+    *("1", "2", f"{_COUNT} ** 2", f"{_COUNT} / 2", f"min(2, {_COUNT})", f"max(2, {_COUNT})", f"self.current_{_STEP}"),
+    *(f"min({_COUNT}, self.current_{_STEP})", "self.args.steps_per_generation", f"{_COUNT} * self.current_{_STEP}"),
+)
+_SHARE, _ROWS = "(end_idx - start_idx) / batch_size", "(end_idx - start_idx)"
+_AS_SHARE = (
+    *("1", "1 / 2", "1 / max_chunks", "max_chunks", "1 / batch_size", "new_chunk_size / batch_size", _ROWS),
+    *(f"batch_size / {_ROWS}", "chunk_size / batch_size", "end_idx / batch_size", f"{_ROWS} / new_chunk_size"),
+    *("(batch_size - start_idx) / batch_size", f"({_ROWS} + 1) / batch_size", f"({_ROWS} - 1) / batch_size", "2"),
+)
+_AS_TEST = ("if True:", "if not self.model.training:", "if False:")
+BY_HAND: ByHand = {
+    **{new: Sub(_COUNT, new) for new in _AS_COUNT},
+    **{new: Sub("if self.model.training:", new) for new in _AS_TEST},
+}
+MUTANTS = [
+    *(Mutants("ms-swift", (version,), BY_HAND, function=WHOLE) for version in ("4.5.3", "4.6.0")),
+    Mutants("ms-swift", ("4.6.0",), {new: Sub(_SHARE, new) for new in _AS_SHARE}, function=CHUNKED),
+]
+_HALVES = {
+    "half: the loss": Other(without(r"\* \(end_idx.*", "", 0), ("chunks",), only=tuple(_RELEASES[CHUNKED])),
+    "half: the chunks": Other(without(r"if self\.model\.training:", "if False:", 0), ("two steps a generation",)),
+}
+PROOFS = [Proofs("ms-swift", [Release(version, core=version == "4.5.3") for version in _RELEASES[WHOLE]], _HALVES)]
+FUZZ = Fuzz(CASES, 1, "num_items_in_batch|num_processes|normalizer|get_chunked_inputs", examples=40)
