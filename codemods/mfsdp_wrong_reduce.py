@@ -1,0 +1,101 @@
+"""megatron-core: Megatron-FSDP adds no gradient of a rank to the mean of all, and scales what it reduces.
+
+https://github.com/NVIDIA/Megatron-LM/pull/3067
+"""
+
+from __future__ import annotations
+
+import ast
+
+from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, instead, replaced_by, span
+from unhang.codemods.edit import Edit
+from unhang.shapes.shape import Function
+
+_STRATEGY = ".data_parallel_sharding_strategy"
+_WHOLE = f"{_STRATEGY} == 'no_shard'"
+_SCALED = "# unhang mfsdp-wrong-reduce: what is sent, not the sum of those before"
+_COPIED = f"""\
+# unhang mfsdp-wrong-reduce: what is there is this rank's own, which the mean has
+if {{of}}{_STRATEGY} == "optim" and (
+    {{of}}.overlap_grad_reduce  # else finish_grad_sync reduces it again
+):
+    {{there}}.copy_({{mean}})
+else:
+    {{there}} += {{mean}}
+"""
+
+
+class BucketGroupGradientReduce(Codemod):
+    """Let the mean of all ranks take the place of one rank's gradients, and scale what is sent.
+
+    Before::
+
+        def reduce(self, groups, config):
+            for gbuf in groups:
+                bucket = gbuf.fetch_bucket()
+                op = gradient_reduce_preprocessing(gbuf.data, factor, config)
+                if config.data_parallel_sharding_strategy == "no_shard":
+                    continue
+            for local, mean in zip(shards, means):
+                local += mean
+
+    After::
+
+        def reduce(self, groups, config):
+            for gbuf in groups:
+                bucket = gbuf.fetch_bucket()
+                # unhang mfsdp-wrong-reduce: what is sent, not the sum of those before
+                op = gradient_reduce_preprocessing(bucket.data, factor, config)
+                if config.data_parallel_sharding_strategy == "no_shard":
+                    continue
+            for local, mean in zip(shards, means):
+                # unhang mfsdp-wrong-reduce: what is there is this rank's own, which the mean has
+                if config.data_parallel_sharding_strategy == "optim" and (
+                    config.overlap_grad_reduce  # else finish_grad_sync reduces it again
+                ):
+                    local.copy_(mean)
+                else:
+                    local += mean
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        edits = [*_scaled(function), *_copied(function)]
+        if not edits:
+            raise AnchorError("gradient_reduce_preprocessing(gbuf.data, ...) or local_grad += reduced_grad")
+        return edits
+
+    def fixed_upstream(self, function: Function) -> bool:
+        return not _scaled(function) and any(
+            isinstance(it, ast.If) and "'optim'" in expression(it.test) and ".copy_(" in expression(it.body[0])
+            for it in ast.walk(function)
+        )
+
+
+def _scaled(function: Function) -> list[Edit]:
+    """Return the edit of the call that scales a buffer, where a bucket of it is sent."""
+    rows = [row for it in ast.walk(function) if (row := assigned(it))]
+    buckets = {expression(value): name for name, value in rows}
+    found = calls(function, "gradient_reduce_preprocessing")
+    given = [(it.args[0], expression(it.args[0]).removesuffix(".data")) for it in found if it.args]
+    return [
+        replaced_by(function, it, f"{buckets[fetched]}.data", _SCALED)
+        for it, of in given
+        if (fetched := f"{of}.fetch_bucket()") in buckets
+    ]
+
+
+def _copied(function: Function) -> list[Edit]:
+    """Return the edit of the sum, where all strategies but no_shard come to it."""
+    tests = [expression(it.test) for it in ast.walk(function) if isinstance(it, ast.If)]
+    configs = {it.removesuffix(_WHOLE) for it in tests if it.endswith(_WHOLE)}
+    loops = [it for it in ast.walk(function) if isinstance(it, ast.For) and isinstance(it.target, ast.Tuple)]
+    names = [(it.body[0], [expression(one) for one in it.target.elts]) for it in loops]  # type: ignore[attr-defined]
+    return [
+        span(first, first, instead(_COPIED.format(of=of, there=there, mean=mean)))
+        for of in configs
+        for first, (there, mean) in names
+        if expression(first) == f"{there} += {mean}"
+    ]
+
+
+CODEMODS = {"GradReducePipeline._bucket_group_gradient_reduce": BucketGroupGradientReduce()}

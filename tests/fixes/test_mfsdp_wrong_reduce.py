@@ -1,0 +1,52 @@
+"""mfsdp-wrong-reduce: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "mfsdp-wrong-reduce"
+CASES = sources.cases(FIX, {"megatron-core": ["0.14.0", "0.15.3", "0.16.0", "0.16.1"]})
+_SUM = "local_grad += reduced_grad"
+_EDITED = [
+    *((_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")),
+    ('.data_parallel_sharding_strategy == "no_shard"', '.data_parallel_sharding_strategy != "optim"'),
+]
+REFUSED = sources.edits(CASES[3], _EDITED, "not found: gradient_reduce_preprocessing")
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_COPIED, _ZERO1, _OVERLAP = (
+    "local_grad.copy_(reduced_grad)",
+    '== "optim"',
+    " and (\n                    ddp_config.overlap_grad_reduce",
+)
+_SCALED = "bucket.data, scaling_factor"
+MUTANTS = [
+    Mutants(
+        "megatron-core",
+        ("0.16.1",),
+        {
+            **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
+            **{new: Sub(_ZERO1, new, 0) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
+            **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
+            "the sum is copied, too": Sub(_SUM, _COPIED),
+        },
+    ),
+    Mutants(
+        "megatron-core",
+        ("0.15.3",),
+        {new: Sub(_SCALED, f"{new}, scaling_factor") for new in ("gbuf.data", "bucket.data.clone()", "gbuf.data + 0")},
+    ),
+]
+_OLD, _NEW = ("0.15.3", "0.14.0"), ("0.16.1", "0.16.0")
+_HALVES = {
+    "half: of both": Other(without(r"(local_grad)\.copy_\((\w+)\)", r"\1.add_(\2).mul_(0.5)"), ("zero1-2",), only=_NEW),
+    "half: of a copy": Other(without(r"bucket\.data,", "bucket.data.clone(),"), ("bf16-2", "zero2-bf16-2"), only=_OLD),
+}
+PROOFS = [Proofs("megatron-core", [Release(it, core=it == _NEW[0]) for it in (*_NEW, *_OLD)], _HALVES)]
+FUZZ = Fuzz(
+    CASES, 2, "local_grad|reduced_grad|gradient_reduce_preprocessing|data_parallel_sharding_strategy", examples=40
+)
