@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, instead, replaced_by, span
+from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, instead, once, replaced_by, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -59,16 +59,17 @@ class BucketGroupGradientReduce(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        edits = [*_scaled(function), *_copied(function)]
+        found = (
+            (_scaled(function), "gradient_reduce_preprocessing(gbuf.data)"),
+            (_copied(function), "local_grad += ..."),
+        )
+        edits = [once(each, anchor) for each, anchor in found if each]
         if not edits:
-            raise AnchorError("gradient_reduce_preprocessing(gbuf.data, ...) or local_grad += reduced_grad")
+            raise AnchorError(" or ".join(anchor for _, anchor in found))
         return edits
 
     def fixed_upstream(self, function: Function) -> bool:
-        return not _scaled(function) and any(
-            isinstance(it, ast.If) and "'optim'" in expression(it.test) and ".copy_(" in expression(it.body[0])
-            for it in ast.walk(function)
-        )
+        return not _scaled(function) and "in ['no_shard', 'optim']" in expression(function)
 
 
 def _scaled(function: Function) -> list[Edit]:
@@ -89,12 +90,12 @@ def _copied(function: Function) -> list[Edit]:
     tests = [expression(it.test) for it in ast.walk(function) if isinstance(it, ast.If)]
     configs = {it.removesuffix(_WHOLE) for it in tests if it.endswith(_WHOLE)}
     loops = [it for it in ast.walk(function) if isinstance(it, ast.For) and isinstance(it.target, ast.Tuple)]
-    names = [(it.body[0], [expression(one) for one in it.target.elts]) for it in loops]  # type: ignore[attr-defined]
+    rows = [(it.body[0], [expression(one) for one in it.target.elts]) for it in loops]  # type: ignore[attr-defined]
     return [
-        span(first, first, instead(_COPIED.format(of=of, there=there, mean=mean)))
+        span(first, first, instead(_COPIED.format(of=of, there=names[0], mean=names[1])))
+        for first, names in rows
         for of in configs
-        for first, (there, mean) in names
-        if expression(first) == f"{there} += {mean}"
+        if expression(first) == " += ".join(names)
     ]
 
 
