@@ -48,7 +48,7 @@ GRID = [
     Case("reduced twice", _TWO, PASSED, options={"overlap_grad_reduce": False, **_NARROW, "beyond": True}),
 ]
 HELD = {
-    "outer_dp_sharding|outer_fsdp_group|custom_grad": "what goes over the outer ranks has its shard by then",
+    "outer_dp_sharding|er_fsdp_group|custom_grad": "what goes over the outer ranks has its shard by then",
     "average_in_collective": "who divides; gloo has no mean",
     "rs_stream|async_op": "when it is reduced: a CPU has one stream",
 }
@@ -86,6 +86,8 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
         options["grad_reduce_in_fp32"] = dtype == torch.float32
     own = case.topology.ep > 1 and megatron_fsdp.takes("expt_device_mesh")
     start = _model("experts" if own else "dense").to(dtype)
+    if megatron_fsdp.takes("dp_inter_dim"):
+        options[_OUTER] = 1  # before 0.15, callers leave out the outer ranks
     model = megatron_fsdp.wrapped(start, case.topology.ep, options.pop(_OUTER, 1), **options)
     _train(model, rank, case, dtype)
     model.finish_grad_sync()
