@@ -6,6 +6,7 @@ https://github.com/NVIDIA/Megatron-LM/pull/3067
 from __future__ import annotations
 
 import ast
+import re
 
 from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, instead, once, replaced_by, span
 from unhang.codemods.edit import Edit
@@ -69,7 +70,12 @@ class BucketGroupGradientReduce(Codemod):
         return edits
 
     def fixed_upstream(self, function: Function) -> bool:
-        return not _scaled(function) and "in ['no_shard', 'optim']" in expression(function)
+        code = expression(function)
+        scales_what_is_sent = re.search(r"preprocessing\((bucket\.data|unreduced_grad), ", code)
+        adds_to_shards = re.search(
+            r"if not gbuf\.is_data_distributed:|in \['no_shard', 'optim'\]:\s+\w+\.copy_\(", code
+        )
+        return bool(scales_what_is_sent and adds_to_shards)
 
 
 def _scaled(function: Function) -> list[Edit]:

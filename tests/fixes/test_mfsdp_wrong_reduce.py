@@ -12,9 +12,14 @@ CASES = sources.cases(FIX, {"megatron-core": ["0.14.0", "0.15.3", "0.16.0", "0.1
 _SUM = "local_grad += reduced_grad"
 _EDITED = [
     *((_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")),
-    ('.data_parallel_sharding_strategy == "no_shard"', '.data_parallel_sharding_strategy != "optim"'),
+    ("_strategy == 'no_shard'", "_strategy != 'optim'"),
 ]
 REFUSED = sources.edits(CASES[3], _EDITED, "not found: gradient_reduce_preprocessing")
+UNLIKE_UPSTREAM = sources.edits(
+    sources.case(FIX, "0.17.1"),
+    [("local_grad.copy_(reduced_grad)", new) for new in ("local_grad.add_(reduced_grad)", "pass")]
+    + [("['no_shard', 'optim']", "['no_shard']"), ("preprocessing(unreduced_grad, ", "preprocessing(gbuf.data, ")],
+)
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
     own = case.topology.ep > 1 and megatron_fsdp.takes("expt_device_mesh")
     start = _model("experts" if own else "dense").to(dtype)
     if megatron_fsdp.takes("dp_inter_dim"):
-        options[_OUTER] = 1  # before 0.15, callers leave out the outer ranks
+        options[_OUTER] = 1  # in candidates of 0.14 and 0.15, callers leave out the outer ranks
     model = megatron_fsdp.wrapped(start, case.topology.ep, options.pop(_OUTER, 1), **options)
     _train(model, rank, case, dtype)
     model.finish_grad_sync()
