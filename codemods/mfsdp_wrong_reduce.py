@@ -14,6 +14,10 @@ from unhang.shapes.shape import Function
 
 _STRATEGY = ".data_parallel_sharding_strategy"
 _WHOLE = f"{_STRATEGY} == 'no_shard'"
+_UPSTREAMS = (
+    r"preprocessing\((bucket\.data|unreduced_grad), ",
+    r"if not gbuf\.is_data_distributed:|in \['no_shard', 'optim'\]:\s+\w+\.copy_\(",
+)
 _SCALED = "# unhang mfsdp-wrong-reduce: what is sent, not the sum of those before"
 _COPIED = f"""\
 # unhang mfsdp-wrong-reduce: what is there is this rank's own, which the mean has
@@ -70,37 +74,29 @@ class BucketGroupGradientReduce(Codemod):
         return edits
 
     def fixed_upstream(self, function: Function) -> bool:
-        code = expression(function)
-        scales_what_is_sent = re.search(r"preprocessing\((bucket\.data|unreduced_grad), ", code)
-        adds_to_shards = re.search(
-            r"if not gbuf\.is_data_distributed:|in \['no_shard', 'optim'\]:\s+\w+\.copy_\(", code
-        )
-        return bool(scales_what_is_sent and adds_to_shards)
+        return all(re.search(each, expression(function)) for each in _UPSTREAMS)
 
 
 def _scaled(function: Function) -> list[Edit]:
     """Return the edit of the call that scales a buffer, where a bucket of it is sent."""
-    rows = [row for it in ast.walk(function) if (row := assigned(it))]
-    buckets = {expression(value): name for name, value in rows}
-    found = calls(function, "gradient_reduce_preprocessing")
-    given = [(it.args[0], expression(it.args[0]).removesuffix(".data")) for it in found if it.args]
+    buckets = {expression(row[1]): row[0] for it in ast.walk(function) if (row := assigned(it))}
+    given = [it.args[0] for it in calls(function, "gradient_reduce_preprocessing") if it.args]
     return [
-        replaced_by(function, it, f"{buckets[fetched]}.data", _SCALED)
-        for it, of in given
-        if (fetched := f"{of}.fetch_bucket()") in buckets
+        replaced_by(function, it, f"{buckets[bucket]}.data", _SCALED)
+        for it in given
+        if (bucket := f"{expression(it).removesuffix('.data')}.fetch_bucket()") in buckets
     ]
 
 
 def _copied(function: Function) -> list[Edit]:
     """Return the edit of the sum, where all strategies but no_shard come to it."""
     tests = [expression(it.test) for it in ast.walk(function) if isinstance(it, ast.If)]
-    configs = {it.removesuffix(_WHOLE) for it in tests if it.endswith(_WHOLE)}
     loops = [it for it in ast.walk(function) if isinstance(it, ast.For) and isinstance(it.target, ast.Tuple)]
     rows = [(it.body[0], [expression(one) for one in it.target.elts]) for it in loops]  # type: ignore[attr-defined]
     return [
         span(first, first, instead(_COPIED.format(of=of, there=names[0], mean=names[1])))
+        for of in {it.removesuffix(_WHOLE) for it in tests if it.endswith(_WHOLE)}
         for first, names in rows
-        for of in configs
         if expression(first) == " += ".join(names)
     ]
 

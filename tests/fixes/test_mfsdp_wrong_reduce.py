@@ -28,23 +28,17 @@ _COPIED, _ZERO1, _OVERLAP = (
     '== "optim"',
     " and (\n                    ddp_config.overlap_grad_reduce",
 )
-_SCALED = "bucket.data, scaling_factor"
+_SCALED = "bucket.data, "
+_ZERO1_BY_HAND = {
+    **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
+    **{new: Sub(_ZERO1, new) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
+    **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
+    "the sum is copied, too": Sub(_SUM, _COPIED),
+}
+_BF16_BY_HAND = {new: Sub(_SCALED, f"{new}, ") for new in ("gbuf.data", "bucket.data.clone()", "gbuf.data + 0")}
 MUTANTS = [
-    Mutants(
-        "megatron-core",
-        ("0.16.1",),
-        {
-            **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
-            **{new: Sub(_ZERO1, new, 0) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
-            **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
-            "the sum is copied, too": Sub(_SUM, _COPIED),
-        },
-    ),
-    Mutants(
-        "megatron-core",
-        ("0.15.3",),
-        {new: Sub(_SCALED, f"{new}, scaling_factor") for new in ("gbuf.data", "bucket.data.clone()", "gbuf.data + 0")},
-    ),
+    Mutants("megatron-core", ("0.16.1",), _ZERO1_BY_HAND),
+    Mutants("megatron-core", ("0.15.3",), _BF16_BY_HAND),
 ]
 _OLD, _NEW = ("0.15.3", "0.14.0"), ("0.16.1", "0.16.0")
 _HALVES = {
