@@ -78,19 +78,21 @@ class BucketGroupGradientReduce(Codemod):
 
 
 def _scaled(function: Function) -> list[Edit]:
-    """Return the edit of the call that scales a buffer, where a bucket of it is sent."""
-    buckets = {expression(row[1]): row[0] for it in ast.walk(function) if (row := assigned(it))}
-    given = [it.args[0] for it in calls(function, "gradient_reduce_preprocessing") if it.args]
+    """Return the edit of the call that scales a buffer, where a bucket of it was fetched above, and is not scaled."""
+    rows = [(it.lineno, *row) for it in ast.walk(function) if isinstance(it, ast.stmt) and (row := assigned(it))]
     return [
-        replaced_by(function, it, f"{buckets[bucket]}.data", _SCALED)
-        for it in given
-        if (bucket := f"{expression(it).removesuffix('.data')}.fetch_bucket()") in buckets
+        replaced_by(function, it.args[0], f"{name}.data", _SCALED)
+        for it in calls(function, "gradient_reduce_preprocessing")
+        for above, name, value in rows
+        if it.args and expression(value) == f"{expression(it.args[0]).removesuffix('.data')}.fetch_bucket()"
+        if above < it.lineno and not calls(function, f"{name}.data.mul_")
     ]
 
 
 def _copied(function: Function) -> list[Edit]:
     """Return the edit of the sum, where all strategies but no_shard come to it."""
-    tests = [expression(it.test) for it in ast.walk(function) if isinstance(it, ast.If)]
+    ifs = [it.test for it in ast.walk(function) if isinstance(it, ast.If)]
+    tests = [expression(it) for it in ifs if isinstance(it, ast.Compare)]
     loops = [it for it in ast.walk(function) if isinstance(it, ast.For) and isinstance(it.target, ast.Tuple)]
     rows = [(it.body[0], [expression(one) for one in it.target.elts]) for it in loops]  # type: ignore[attr-defined]
     return [

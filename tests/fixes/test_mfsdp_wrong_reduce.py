@@ -10,11 +10,16 @@ from support import sources
 FIX = "mfsdp-wrong-reduce"
 CASES = sources.cases(FIX, {"megatron-core": ["0.14.0", "0.15.3", "0.16.0", "0.16.1"]})
 _SUM = "local_grad += reduced_grad"
+_ANY = "ddp_config.data_parallel_sharding_strategy"
 _EDITED = [
     *((_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")),
     ("_strategy == 'no_shard'", "_strategy != 'optim'"),
+    ("ddp_config.data_parallel_sharding_strategy == 'no_shard'", f"async_op and {_ANY} == 'no_shard'"),
 ]
+_FETCHED, _SCALES = "bucket = gbuf.fetch_bucket()", "scaling_factor = gbuf.gradient_scaling_factor"
+_SCALED_BY_HAND = [(_FETCHED, "pass"), (_SCALES, f"{_SCALES}; bucket.data.mul_(scaling_factor)")]
 REFUSED = sources.edits(CASES[3], _EDITED, "not found: gradient_reduce_preprocessing")
+REFUSED += sources.edits(CASES[1], _SCALED_BY_HAND, "not found: gradient_reduce_preprocessing")
 UNLIKE_UPSTREAM = sources.edits(
     sources.case(FIX, "0.17.1"),
     [("local_grad.copy_(reduced_grad)", new) for new in ("local_grad.add_(reduced_grad)", "pass")]

@@ -59,11 +59,15 @@ def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
     options = case.options
     return {
+        "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": options.get(_STRATEGY, "optim"),
         "overlap_grad_reduce": options.get("overlap_grad_reduce", True),
         "version megatron-core": "0.15.3" if {_STRATEGY, *_NARROW} <= {*options} else "0.16.1",
         "grad_reduce_in_bf16": "bfloat16" in options,
         "calculate_per_token_loss": "calculate_per_token_loss" in options,
+        "main_grads_dtype": "fp32",
+        "gradient_reduce_div_fusion": True,
+        "ddp_average_in_collective": False,
     }
 
 
