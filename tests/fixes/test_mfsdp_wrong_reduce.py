@@ -40,7 +40,13 @@ _ZERO1_BY_HAND = {
     **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
     "the sum is copied, too": Sub(_SUM, _COPIED),
 }
-_BF16_BY_HAND = {new: Sub(_SCALED, f"{new}, ") for new in ("gbuf.data", "bucket.data.clone()", "gbuf.data + 0")}
+_OTHERS = (
+    *("gbuf.data", "gbuf.data + 0", "gbuf.data.clone()", "gbuf.data[:1]", "gbuf.data[1:]", "gbuf.data * 2"),
+    *("bucket.data.clone()", "bucket.data + 0", "bucket.data.float()", "bucket.data.abs()", "-bucket.data", "None"),
+    *("bucket.data[1:]", "bucket.data[:-1]", "bucket.data[:1]", "bucket.data[-1:]", "bucket.data[::2]"),
+    *("bucket.data[1::2]", "bucket.data[:0]", "torch.zeros_like(bucket.data)", "torch.empty_like(gbuf.data)"),
+)
+_BF16_BY_HAND = {new: Sub(_SCALED, f"{new}, ") for new in _OTHERS}
 MUTANTS = [
     Mutants("megatron-core", ("0.16.1",), _ZERO1_BY_HAND),
     Mutants("megatron-core", ("0.15.3",), _BF16_BY_HAND),
