@@ -64,6 +64,8 @@ OURS = {
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "Megatron-FSDP expert gradients amplified with gradient accumulation when EP equals DP": "mfsdp-lone-shard",  # after Megatron-LM 6660
     "expert grads shrink with every micro-batch, ep size equals dp": "mfsdp-lone-shard",
+    "Megatron-FSDP without 1/DP scaling of gradients, no parity with FSDP2": "mfsdp-wrong-reduce",  # after Megatron-LM 3023
+    "grad norm doubled with megatron fsdp zero 1, optim sharding": "mfsdp-wrong-reduce",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
     "ms-swift dapo: effective learning rate shrinks with gradient_accumulation_steps": "dapo-window-scale",  # after 10117

@@ -1,0 +1,62 @@
+"""mfsdp-wrong-reduce: its anchors, and what the sessions need of it."""
+
+from __future__ import annotations
+
+from fuzz.subject import Fuzz
+from mutants.by_hand import Mutants, Sub
+from proofs.others import Other, Proofs, Release, without
+from support import sources
+
+FIX = "mfsdp-wrong-reduce"
+CASES = sources.cases(FIX, {"megatron-core": ["0.14.0", "0.15.3", "0.16.0", "0.16.1"]})
+_SUM = "local_grad += reduced_grad"
+_ANY = "ddp_config.data_parallel_sharding_strategy"
+_EDITED = [
+    *((_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")),
+    ("_strategy == 'no_shard'", "_strategy != 'optim'"),
+    ("ddp_config.data_parallel_sharding_strategy == 'no_shard'", f"async_op and {_ANY} == 'no_shard'"),
+]
+_FETCHED, _SCALES = "bucket = gbuf.fetch_bucket()", "scaling_factor = gbuf.gradient_scaling_factor"
+_SCALED_BY_HAND = [(_FETCHED, "pass"), (_SCALES, f"{_SCALES}; bucket.data.mul_(scaling_factor)")]
+REFUSED = sources.edits(CASES[3], _EDITED, "not found: gradient_reduce_preprocessing")
+REFUSED += sources.edits(CASES[1], _SCALED_BY_HAND, "not found: gradient_reduce_preprocessing")
+UNLIKE_UPSTREAM = sources.edits(
+    sources.case(FIX, "0.17.1"),
+    [("local_grad.copy_(reduced_grad)", new) for new in ("local_grad.add_(reduced_grad)", "pass")]
+    + [("['no_shard', 'optim']", "['no_shard']"), ("preprocessing(unreduced_grad, ", "preprocessing(gbuf.data, ")],
+)
+
+# -- for the sessions -------------------------------------------------------------------------------------------------
+
+_COPIED, _ZERO1, _OVERLAP = (
+    "local_grad.copy_(reduced_grad)",
+    '== "optim"',
+    " and (\n                    ddp_config.overlap_grad_reduce",
+)
+_SCALED = "bucket.data, "
+_ZERO1_BY_HAND = {
+    **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
+    **{new: Sub(_ZERO1, new) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
+    **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
+    "the sum is copied, too": Sub(_SUM, _COPIED),
+}
+_OTHERS = (
+    *("gbuf.data", "gbuf.data + 0", "gbuf.data.clone()", "gbuf.data[:1]", "gbuf.data[1:]", "gbuf.data * 2"),
+    *("bucket.data.clone()", "bucket.data + 0", "bucket.data.float()", "bucket.data.abs()", "-bucket.data", "None"),
+    *("bucket.data[1:]", "bucket.data[:-1]", "bucket.data[:1]", "bucket.data[-1:]", "bucket.data[::2]"),
+    *("bucket.data[1::2]", "bucket.data[:0]", "torch.zeros_like(bucket.data)", "torch.empty_like(gbuf.data)"),
+)
+_BF16_BY_HAND = {new: Sub(_SCALED, f"{new}, ") for new in _OTHERS}
+MUTANTS = [
+    Mutants("megatron-core", ("0.16.1",), _ZERO1_BY_HAND),
+    Mutants("megatron-core", ("0.15.3",), _BF16_BY_HAND),
+]
+_OLD, _NEW = ("0.15.3", "0.14.0"), ("0.16.1", "0.16.0")
+_HALVES = {
+    "half: of both": Other(without(r"(local_grad)\.copy_\((\w+)\)", r"\1.add_(\2).mul_(0.5)"), ("zero1-2",), only=_NEW),
+    "half: of a copy": Other(without(r"bucket\.data,", "bucket.data.clone(),"), ("bf16-2", "zero2-bf16-2"), only=_OLD),
+}
+PROOFS = [Proofs("megatron-core", [Release(it, core=it == _NEW[0]) for it in (*_NEW, *_OLD)], _HALVES)]
+FUZZ = Fuzz(
+    CASES, 2, "local_grad|reduced_grad|gradient_reduce_preprocessing|data_parallel_sharding_strategy", examples=40
+)
