@@ -46,6 +46,10 @@ class UpdateWeights(Codemod):
         async def update_weights(self):
             if self.backend != "naive":
                 # unhang async-lora-unsynced: the receiver takes no adapter, so merge it while the weights are sent
+                from contextlib import ExitStack
+
+                from verl.utils import device, fsdp_utils
+
                 ...
                 with merged:
                     weights, _ = self.actor.engine.get_per_tensor_param()
