@@ -127,7 +127,7 @@ def test_each_problem_is_named(name: str, checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"title": "t" * 71}, {"when": f"only with {'x' * 256}"}], ids=lambda keys: next(iter(keys))
+    "keys", [{"title": "t" * 71}, {"when": f"only with {'x' * 320}"}], ids=lambda keys: next(iter(keys))
 )
 def test_what_is_too_long_is_named_once_with_its_limit(keys: dict[str, str], checkout: Path) -> None:
     changed(**keys)(checkout)
