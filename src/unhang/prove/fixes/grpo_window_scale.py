@@ -101,6 +101,8 @@ def on_rank(case: Case, rank: int) -> list[Any]:
             if given.get("has_tools") and "tool_mask" in source:
                 inputs.update(completion_mask=ones, tool_mask=mask)
             tokens = torch.tensor(_TOKENS * (1 if given.get("is_evaluation") else given["generation"]))
+            if "advantages.unsqueeze" not in source:
+                advantages = advantages[:, None]
             inputs.update(advantages=advantages, num_items_in_batch=tokens, sampling_per_token_logps=logps.detach())
             trainer._compute_loss(None, inputs).backward()
         steps.append(theta.grad)
