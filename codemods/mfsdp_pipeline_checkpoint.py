@@ -5,8 +5,6 @@ https://github.com/NVIDIA/Megatron-LM/issues/7452 (finding 12)
 
 from __future__ import annotations
 
-import ast
-
 from unhang.codemods.base import AnchorError, Codemod, calls, holder, once, operand, preceded_by, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
