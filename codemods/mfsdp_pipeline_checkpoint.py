@@ -15,9 +15,8 @@ _RENAMED = """\
 numbers = {}
 for name, layer in model.named_modules():
     path, _, place = name.replace("module.", "").partition("layers.")
-    number = getattr(layer, "layer_number", None)
-    if number and place.isdigit() and "mtp" not in path:  # one stage has all of the MTP layers
-        numbers[path, place] = number - 1
+    if place.isdigit() and getattr(layer, "layer_number", None):
+        numbers[path, place] = layer.layer_number - 1
 
 def in_whole_model(name):
     path, layers, rest = name.partition("layers.")

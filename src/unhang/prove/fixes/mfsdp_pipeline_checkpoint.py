@@ -51,8 +51,7 @@ GRID = [
     Case("weights alone", _TWO, DIFFERS, options={"is_bare": True}),
     Case("experts", Topology(pp=2, dp=2, ep=2), DIFFERS, options=_EXPERTS),
     Case("experts, one stage", Topology(dp=2, ep=2), PASSED, options=_EXPERTS),
-    Case("MTP", _TWO, DIFFERS, options={"mtp": 1}),
-    Case("MTP, saved on one stage", _TWO, DIFFERS, options={"mtp": 1, "saved": 1}),
+    Case("two MTP layers", _TWO, DIFFERS, options={"mtp": 2, "saved": 1}),
     Case("hybrid", _TWO, DIFFERS, options={"kind": "hybrid"}),
     Case("hybrid, one stage", _ONE, PASSED, options={"kind": "hybrid"}),
     Case("uneven stages", _TWO, DIFFERS, options={"first": 3}),
@@ -93,8 +92,8 @@ def _filled(name: str) -> Filled:
 
 def _module() -> str:
     """Return the name of the module of the upstream that the variant has files of."""
-    paths = {name: f"{name.replace('.', os.sep)}.py" for name in _PLACES}
-    return next(it for it in _PLACES if any(os.path.exists(os.path.join(root, paths[it])) for root in sites.ROOTS))
+    places = ((it, os.path.join(root, *it.split("."))) for it in _PLACES for root in sites.ROOTS)
+    return next(it for it, path in places if os.path.exists(f"{path}.py"))
 
 
 def on_rank(case: Case, rank: int) -> list[tuple[int, list[float]]]:
@@ -103,8 +102,8 @@ def on_rank(case: Case, rank: int) -> list[tuple[int, list[float]]]:
 
     options, stages = case.options, case.topology.pp
     written = _Stage(case, rank, options.get("saved", stages), 1.0)
-    written_here = {name: it.flatten().tolist() for name, it in written.named("is_old" in options).items()}
-    dist.all_gather_object(parts := [{}] * case.topology.world, written_here)
+    here = {name: it.flatten().tolist() for name, it in written.named("is_old" in options).items()}
+    dist.all_gather_object(parts := [{}] * case.topology.world, here)
     checkpoint = {name: it for part in reversed(parts) for name, it in part.items()}
     read = _Stage(case, rank, options.get("loaded", stages), -1.0)
     for name, it in read.named().items():
@@ -127,22 +126,24 @@ class _Stage:
         megatron.initialize(size._replace(pp=stages, dp=size.world // stages))
         self._before = parallel_state.get_pipeline_model_parallel_rank() * case.options.get("first", each)
         apart = size.world if size.dp == 1 else stages  # or the ranks of a stage share its weights
-        self._shard, self._options = rank % (size.world // apart), case.options
+        self._shard, self._options, self._state = rank % (size.world // apart), case.options, {}
         self._args = SimpleNamespace(swiglu=kind == "gated", num_experts=2 if kind == "experts" else None)
         model = _model(case, stages)
         units = [type(model.module.decoder.layers[-1])]
         self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=units)
         self._model.config = model.config
         weights = {f"module.{name}": it for name, it in self._model.named_parameters()}
-        self._weights = handle_experts_in_state_dict(weights, self._args.num_experts)
-        self._state: dict[str, Any] = {"state": {}, "param_to_group_meta": {}}
-        for name, it in self._weights.items():
-            value = self._of(name) * factor
-            it._local_tensor.fill_(value)
-            self._state["state"][name] = {moment: torch.full_like(it, value) for moment in ("exp_avg", "exp_avg_sq")}
-            self._state["param_to_group_meta"][name] = {"lr": torch.tensor(value)}
-        if "is_bare" in case.options:
-            self._state = {}
+        self._rows = [(self._of(name), it) for name, it in weights.items()]
+        if "is_bare" not in case.options:
+            names = handle_experts_in_state_dict(weights, self._args.num_experts)
+            states = {
+                name: {key: torch.zeros_like(it) for key in ("exp_avg", "exp_avg_sq")} for name, it in names.items()
+            }
+            self._state = {"state": states, "param_to_group_meta": {name: {"lr": torch.zeros(1)} for name in names}}
+            inner = (row for part in self._state.values() for row in part.items())
+            self._rows += [(self._of(name), it) for name, row in inner for it in row.values()]
+        for of, it in self._rows:
+            _local(it).fill_(of * factor)
 
     def _of(self, name: str) -> int:
         """Return the number of the layer that has a weight; one more for those that are in none, two for MTP."""
@@ -164,15 +165,8 @@ class _Stage:
         return {(*name, self._shard): _local(it) for name, it in found.items()}
 
     def has(self) -> list[tuple[int, list[float]]]:
-        """Return the values of each weight and of its states, and before them the layer's number."""
-        rows = [
-            (name, [it, *(one for part in self._state.values() for one in part[name].values())])
-            for name, it in self._weights.items()
-        ]
-        return [
-            (self._of(name), sorted({value for it in row for value in _local(it).flatten().tolist()}))
-            for name, row in rows
-        ]
+        """Return the values of each tensor, and before them the layer's number."""
+        return [(of, sorted({*_local(it).flatten().tolist()})) for of, it in self._rows]
 
 
 def _local(it: Any) -> Any:
@@ -191,9 +185,9 @@ def _model(case: Case, stages: int) -> Any:
     kind, mtp, own = case.options.get("kind"), case.options.get("mtp"), {}
     if "first" in case.options:
         own["num_layers_in_first_pipeline_stage"] = case.options["first"]
-    if kind == "experts":
+    elif kind == "experts":
         own |= {"num_moe_experts": 2, "expert_model_parallel_size": case.topology.ep}
-    if kind == "gated":
+    elif kind == "gated":
         own |= {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
     config = TransformerConfig(
         **{"num_layers": _LAYERS, "hidden_size": 8, "num_attention_heads": 2, "use_cpu_initialization": True},
