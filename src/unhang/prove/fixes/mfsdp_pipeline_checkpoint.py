@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -31,15 +32,16 @@ _PLACES = {
 }
 _LATER = ("handle_gdn_in_state_dict", "handle_mla_down_proj_in_state_dict", "handle_mtp_in_state_dict")
 _LAYERS, _AT, _MISSING = 4, "layers 1 2 3 4 are", "Missing key in checkpoint"
-_ONE, _TWO = Topology(dp=2), Topology(pp=2)
-_GATED, _EXPERTS, _OLD = {"kind": "gated"}, {"kind": "experts"}, {"is_old": True}
+_ONE, _TWO, _FOUR = Topology(dp=2), Topology(pp=2), Topology(pp=2, dp=2)
+_FIRST, _EXPERTS, _GATED = "num_layers_in_first_pipeline_stage", "num_moe_experts", "gated_linear_unit"
+_OLD = {"is_old": True}
 CASES = (
     Case("pp2", _TWO, DIFFERS, _AT, core=True),
     Case("pp1-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1}, core=True),
     Case("pp2-to-pp1", _TWO, CRASHED, _MISSING, {"loaded": 1}),
     Case("pp4-to-pp2", Topology(pp=4), CRASHED, _MISSING, {"loaded": 2}),
-    Case("pp2-dp2", Topology(pp=2, dp=2), DIFFERS, _AT, _GATED),
-    Case("pp1", _ONE, PASSED, options=_GATED, core=True),
+    Case("pp2-dp2", _FOUR, DIFFERS, _AT, {_GATED: True}),
+    Case("pp1", _ONE, PASSED, options={_GATED: True}, core=True),
     Case("pp1-old", _ONE, PASSED, options=_OLD, core=True),
     Case("pp1-old-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1, **_OLD}, core=True),
     Case("pp2-old", _TWO, DIFFERS, _AT, _OLD, core=True, patched=CRASHED),
@@ -47,14 +49,13 @@ CASES = (
 )
 GRID = [
     *(case for case in CASES if case.patched == PASSED),
-    Case("gated, weights alone", _TWO, DIFFERS, options={**_GATED, "is_bare": True}),
+    Case("gated, weights alone", _TWO, DIFFERS, options={_GATED: True, "is_bare": True}),
     Case("weights alone", _TWO, DIFFERS, options={"is_bare": True}),
-    Case("experts", Topology(pp=2, dp=2, ep=2), DIFFERS, options=_EXPERTS),
-    Case("experts, one stage", Topology(dp=2, ep=2), PASSED, options=_EXPERTS),
-    Case("two MTP layers", _TWO, DIFFERS, options={"mtp": 2, "saved": 1}),
-    Case("hybrid", _TWO, DIFFERS, options={"kind": "hybrid"}),
-    Case("hybrid, one stage", _ONE, PASSED, options={"kind": "hybrid"}),
-    Case("uneven stages", _TWO, DIFFERS, options={"first": 3}),
+    Case("experts", _FOUR._replace(ep=2), DIFFERS, options={_EXPERTS: 2}),
+    Case("experts, one stage", _ONE._replace(ep=2), PASSED, options={_EXPERTS: 2}),
+    Case("two MTP layers", _TWO, DIFFERS, options={"mtp_num_layers": 2, "saved": 1}),
+    Case("hybrid", _TWO, DIFFERS, options={"is_hybrid": True}),
+    Case("uneven stages", _TWO, DIFFERS, options={_FIRST: 3}),
 ]
 HELD = {"|".join(_LATER): "no-ops for these models, which older cores lack"}
 YOURS = Case("yours", _TWO, DIFFERS, _AT)
@@ -63,15 +64,11 @@ RULED_OUT = ("pp", "with PP 1 each layer has a name of its own")
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
-    options = case.options
+    stages, old = case.topology.pp, "a load of a checkpoint that was saved at PP over 1 without the fix"
     return {
-        "use_megatron_fsdp": True,
-        "pipeline_model_parallel_size": case.topology.pp,
-        "a checkpoint is saved or loaded": True,
-        "strict_fsdp_dtensor_load": not options.get("is_partial", False),
-        "a load of a checkpoint that was saved at PP over 1 without the fix": (
-            "is_old" in options and options.get("saved", case.topology.pp) > 1
-        ),
+        **{"use_megatron_fsdp": True, "pipeline_model_parallel_size": stages, "a checkpoint is saved or loaded": True},
+        "strict_fsdp_dtensor_load": "is_partial" not in case.options,
+        old: "is_old" in case.options and case.options.get("saved", stages) > 1,
     }
 
 
@@ -79,15 +76,11 @@ def prepare() -> None:
     """Import the real function, and stand-ins for the rest of Megatron-Bridge and ms-swift."""
     shims.newer_typing()
     megatron_fsdp.prepare()
-    around = [Around("swift", _PLACES, Filled), Around("megatron.bridge", _PLACES, _filled)]
+    bridge = partial(Filled, make=lambda _: MagicMock(return_value=(None, False)))  # it imports what may not be there
+    around = Around("megatron.bridge", _PLACES, bridge), Around("swift", _PLACES, Filled)
     sys.meta_path[:0] = [*around, Around("modelopt", (), Filled)]
     if sites.ROOTS:
         importlib.import_module(_module())
-
-
-def _filled(name: str) -> Filled:
-    """Return a stand-in of Megatron-Bridge, whose ``safe_import`` finds no package."""
-    return Filled(name, lambda inner: (lambda *_: (None, False)) if inner == "safe_import" else MagicMock())
 
 
 def _module() -> str:
@@ -122,23 +115,22 @@ class _Stage:
         from megatron.core import parallel_state
         from megatron.core.transformer.fsdp_dtensor_checkpoint import handle_experts_in_state_dict
 
-        size, kind, each = case.topology, case.options.get("kind"), _LAYERS // stages
+        size, options = case.topology, case.options
         megatron.initialize(size._replace(pp=stages, dp=size.world // stages))
-        self._before = parallel_state.get_pipeline_model_parallel_rank() * case.options.get("first", each)
+        self._before = parallel_state.get_pipeline_model_parallel_rank() * options.get(_FIRST, _LAYERS // stages)
         apart = size.world if size.dp == 1 else stages  # or the ranks of a stage share its weights
-        self._shard, self._options, self._state = rank % (size.world // apart), case.options, {}
-        self._args = SimpleNamespace(swiglu=kind == "gated", num_experts=2 if kind == "experts" else None)
+        self._shard, self._options, self._state = rank % (size.world // apart), options, {}
+        self._args = SimpleNamespace(swiglu=_GATED in options, num_experts=options.get(_EXPERTS))
         model = _model(case, stages)
         units = [type(model.module.decoder.layers[-1])]
         self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=units)
         self._model.config = model.config
         weights = {f"module.{name}": it for name, it in self._model.named_parameters()}
         self._rows = [(self._of(name), it) for name, it in weights.items()]
-        if "is_bare" not in case.options:
+        if "is_bare" not in options:
             names = handle_experts_in_state_dict(weights, self._args.num_experts)
-            states = {
-                name: {key: torch.zeros_like(it) for key in ("exp_avg", "exp_avg_sq")} for name, it in names.items()
-            }
+            moments = "exp_avg", "exp_avg_sq"
+            states = {name: {key: torch.zeros_like(it) for key in moments} for name, it in names.items()}
             self._state = {"state": states, "param_to_group_meta": {name: {"lr": torch.zeros(1)} for name in names}}
             inner = (row for part in self._state.values() for row in part.items())
             self._rows += [(self._of(name), it) for name, row in inner for it in row.values()]
@@ -177,32 +169,24 @@ def _model(case: Case, stages: int) -> Any:
     """Return this stage of a model, as Megatron wraps it below its FSDP."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.gpt import gpt_layer_specs
-    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.models.gpt import gpt_layer_specs, gpt_model
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    kind, mtp, own = case.options.get("kind"), case.options.get("mtp"), {}
-    if "first" in case.options:
-        own["num_layers_in_first_pipeline_stage"] = case.options["first"]
-    elif kind == "experts":
-        own |= {"num_moe_experts": 2, "expert_model_parallel_size": case.topology.ep}
-    elif kind == "gated":
-        own |= {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
+    own = {name: it for name, it in case.options.items() if name in (_FIRST, _EXPERTS, _GATED, "mtp_num_layers")}
     config = TransformerConfig(
         **{"num_layers": _LAYERS, "hidden_size": 8, "num_attention_heads": 2, "use_cpu_initialization": True},
-        **{"pipeline_model_parallel_size": stages, "pipeline_dtype": torch.bfloat16, "bf16": True},
-        **{"mtp_num_layers": mtp, "masked_softmax_fusion": False, **own},
+        **{"pipeline_model_parallel_size": stages, "pipeline_dtype": torch.bfloat16, "bf16": True, **own},
+        **{"activation_func": torch.nn.functional.silu, "expert_model_parallel_size": case.topology.ep},
+        masked_softmax_fusion=False,
     )
+    first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts)
-    ends = {
-        "pre_process": parallel_state.is_pipeline_first_stage(),
-        "post_process": parallel_state.is_pipeline_last_stage(),
-    }
-    if mtp and ends["post_process"]:
-        ends["mtp_block_spec"] = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
-    model = GPTModel(config, spec, 16, 8, share_embeddings_and_output_weights=False, **ends)
-    if kind == "hybrid":
+    own = {"share_embeddings_and_output_weights": False, "pre_process": first, "post_process": last}
+    if config.mtp_num_layers and last:
+        own["mtp_block_spec"] = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    model = gpt_model.GPTModel(config, spec, 16, 8, **own)
+    if "is_hybrid" in case.options:
         number, model.decoder.layers[0] = model.decoder.layers[0].layer_number, torch.nn.Linear(2, 2)
         model.decoder.layers[0].layer_number = number
     return Float16Module(config, model)
@@ -210,9 +194,9 @@ def _model(case: Case, stages: int) -> Any:
 
 def wrong(case: Case, ranks: Sequence[list[tuple[int, list[float]]]]) -> str:
     """Return what the layers have that is not theirs; empty if nothing is."""
-    rows = [row for rank in ranks for row in rank]
-    found = {of: values for of, values in rows if values}
-    if all(values in ([], [of]) for of, values in rows) and len(found) > _LAYERS:
+    rows = [(of, values) for rank in ranks for of, values in rank if values]
+    found = dict(rows)
+    if len(found) > _LAYERS and all(values == [of] for of, values in rows):
         return ""
     return f"{_AT} {' '.join(str(int(found[it + 1][-1])) for it in range(_LAYERS))}"
 
