@@ -64,6 +64,8 @@ OURS = {
     "tokens leak across sequence boundaries in MTP, THD with odd seqlens": "mtp-packed-roll",  # after Megatron-LM 4495
     "Megatron-FSDP expert gradients amplified with gradient accumulation when EP equals DP": "mfsdp-lone-shard",  # after Megatron-LM 6660
     "expert grads shrink with every micro-batch, ep size equals dp": "mfsdp-lone-shard",
+    "fsdp_dtensor checkpoint loaded at another PP size has wrong layers": "mfsdp-pipeline-checkpoint",  # after 7452
+    "megatron fsdp pipeline stages overwrite each other in checkpoint": "mfsdp-pipeline-checkpoint",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
     "rollout keeps sampling from the initial policy": "async-lora-unsynced",
