@@ -189,6 +189,7 @@ def _model(case: Case, stages: int) -> Any:
     if "is_hybrid" in case.options:
         number, model.decoder.layers[0] = model.decoder.layers[0].layer_number, torch.nn.Linear(2, 2)
         model.decoder.layers[0].layer_number = number
+        model.tower = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(2, 2)])})  # without numbers
     return Float16Module(config, model)
 
 
