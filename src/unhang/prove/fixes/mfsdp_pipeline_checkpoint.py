@@ -96,7 +96,7 @@ def on_rank(case: Case, rank: int) -> list[tuple[int, list[float]]]:
     options, stages = case.options, case.topology.pp
     written = _Stage(case, rank, options.get("saved", stages), 1.0)
     here = {name: it.flatten().tolist() for name, it in written.named("is_old" in options).items()}
-    dist.all_gather_object(parts := [{}] * case.topology.world, here)
+    dist.all_gather_object(parts := [here] * case.topology.world, here)
     checkpoint = {name: it for part in reversed(parts) for name, it in part.items()}
     read = _Stage(case, rank, options.get("loaded", stages), -1.0)
     for name, it in read.named().items():
@@ -151,7 +151,7 @@ class _Stage:
                 vars(module).setdefault(name, lambda _, model, optimizer: (model, optimizer))
             function = getattr(module, self._options.get("function") or _PLACES[module.__name__])
             state = function(self._args, state, self._model)
-        found = {("model", name): it for name, it in state["model"].items() if not name.endswith("_extra_state")}
+        found: dict[Any, Any] = {("model", name): it for name, it in state["model"].items() if "_extra" not in name}
         for part, states in state.get("optimizer", {}).items():
             found |= {(part, name, key): it for name, inner in states.items() for key, it in inner.items()}
         return {(*name, self._shard): _local(it) for name, it in found.items()}
