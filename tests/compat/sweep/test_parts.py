@@ -133,7 +133,7 @@ def test_what_is_too_long_is_named_once_with_its_limit(keys: dict[str, str], che
     changed(**keys)(checkout)
     (name,), (line,) = keys, found(checkout)
     assert line.startswith(f"{FILES['manifest']}: {name}: ")
-    assert f"at most {70 if name == 'title' else 256} characters" in line
+    assert f"at most {70 if name == 'title' else 320} characters" in line
 
 
 def test_all_that_is_missing_is_named_at_once(
