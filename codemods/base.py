@@ -94,6 +94,11 @@ def assigned(node: ast.AST) -> tuple[str, ast.expr] | None:
     return None
 
 
+def assignments(function: ast.AST) -> list[tuple[ast.stmt, str, ast.expr]]:
+    """Return each statement that assigns to one name, at any depth, with that name and the value."""
+    return [(it, *row) for it in ast.walk(function) if isinstance(it, ast.stmt) and (row := assigned(it))]
+
+
 def _are(nodes: Sequence[ast.AST], shapes: Sequence[str]) -> bool:
     return len(nodes) == len(shapes) and all(digest(node) == one for node, one in zip(nodes, shapes))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import Codemod, assigned, expression, followed_by, instead, once, refuse_own, span
+from unhang.codemods.base import Codemod, assignments, expression, followed_by, instead, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, unannotated
 
@@ -46,8 +46,7 @@ class ComputeLoss(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_STEPS, "gradient_accumulation_steps", "current_gradient_accumulation_steps"])
-        stored = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
-        rows = [(row, name, expression(value)) for row, name, value in stored]
+        rows = [(row, name, expression(value)) for row, name, value in assignments(function)]
         divisor = once([name for _, name, value in rows if _DIVISOR.fullmatch(value)], f"... = {_TOKENS} / ...")
         row, loss = once([it[:2] for it in rows if it[2].endswith(f".sum() / {divisor}")], f"....sum() / {divisor}")
         new = _SCALED.format(loss=loss)

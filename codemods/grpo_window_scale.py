@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import Codemod, assigned, expression, followed_by, mentioned, once, refuse_own, span
+from unhang.codemods.base import Codemod, assignments, expression, followed_by, mentioned, once, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -47,14 +47,13 @@ class ComputeLoss(Codemod):
 
     def fixed_upstream(self, function: Function) -> bool:
         _, name = _divisor(function)
-        later = [of[1] for row in ast.walk(function) if (of := assigned(row)) and of[0] == name]
+        later = [value for _, other, value in assignments(function) if other == name]
         return any({_STEPS, _WINDOW, name} <= mentioned(value) for value in later)
 
 
 def _divisor(function: Function) -> tuple[ast.stmt, str]:
     """Return the row that divides the tokens of a generation among the processes, and the name of the result."""
-    rows = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
-    found = [(row, name) for row, name, value in rows if re.fullmatch(_DIVIDED, expression(value))]
+    found = [(row, name) for row, name, value in assignments(function) if re.fullmatch(_DIVIDED, expression(value))]
     return once(found, f"... = inputs['{_TOKENS}'] / self.accelerator.num_processes")
 
 

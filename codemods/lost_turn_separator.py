@@ -10,6 +10,7 @@ import ast
 from unhang.codemods.base import (
     Codemod,
     assigned,
+    assignments,
     calls,
     expression,
     followed_by,
@@ -75,8 +76,8 @@ class Turn(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, ["turn_separator", *_OWN])
-        rows = [(it, *of) for it in ast.walk(function) if isinstance(it, ast.stmt) and (of := assigned(it))]
-        turns = [it for it in rows if _SYSTEM in expression(it[2]) or "remove_system_prompt" in mentioned(it[2])]
+        given = assignments(function)
+        turns = [it for it in given if _SYSTEM in expression(it[2]) or "remove_system_prompt" in mentioned(it[2])]
         row, turn, _ = once(turns, "... = a turn without the system prompt")
         sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
         before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
@@ -84,10 +85,10 @@ class Turn(Codemod):
         return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
 
     def fixed_upstream(self, function: Function) -> bool:
-        names, given = mentioned(function), [of for it in ast.walk(function) if (of := assigned(it))]
+        names, given = mentioned(function), assignments(function)
         is_left = any(it.startswith("ct_merge_") for it in names)  # to a builder, which is a target of its own
         is_left &= "apply_chat_template" not in names
-        return is_left or any(expression(value) == f"self.turn_separator + {name}" for name, value in given)
+        return is_left or any(expression(value) == f"self.turn_separator + {name}" for _, name, value in given)
 
 
 class Merge(Codemod):

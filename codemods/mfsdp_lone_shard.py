@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import AnchorError, Codemod, argument, assigned, expression, mentioned, once, replaced_by
+from unhang.codemods.base import AnchorError, Codemod, argument, assignments, expression, mentioned, once, replaced_by
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -45,7 +45,7 @@ class InitEachParameterGroupBuffers(Codemod):
         given = [(expression(it.targets[0]), argument(it.value, "is_data_distributed")) for it in made]  # type: ignore[arg-type]
         lone = [(to, it, found[1]) for to, it in given if it and (found := _LONE.fullmatch(expression(it)))]
         first = once([it for it in lone if it[0].endswith(_MAIN)], f"group{_MAIN} = ...({_LONE.pattern})")
-        values = [row[1] for it in ast.walk(function) if (row := assigned(it)) and row[0] == first[2]]
+        values = [value for _, name, value in assignments(function) if name == first[2]]
         if not any(isinstance(it, ast.Constant) for it in values):  # upstream's fix asks each group for it
             raise AnchorError("is_grad_buffer_distributed = True")
         others = [it for it in lone if it[0].endswith(_OTHERS)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from unhang.codemods.base import AnchorError, Codemod, assigned, calls, expression, instead, once, replaced_by, span
+from unhang.codemods.base import AnchorError, Codemod, assignments, calls, expression, instead, once, replaced_by, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -79,13 +79,12 @@ class BucketGroupGradientReduce(Codemod):
 
 def _scaled(function: Function) -> list[Edit]:
     """Return the edit of the call that scales a buffer, where a bucket of it was fetched above, and is not scaled."""
-    rows = [(it.lineno, *row) for it in ast.walk(function) if isinstance(it, ast.stmt) and (row := assigned(it))]
     return [
         replaced_by(function, it.args[0], f"{name}.data", _SCALED)
         for it in calls(function, "gradient_reduce_preprocessing")
-        for above, name, value in rows
+        for row, name, value in assignments(function)
         if it.args and expression(value) == f"{expression(it.args[0]).removesuffix('.data')}.fetch_bucket()"
-        if above < it.lineno and not calls(function, f"{name}.data.mul_")
+        if row.lineno < it.lineno and not calls(function, f"{name}.data.mul_")
     ]
 
 

@@ -5,10 +5,9 @@ https://github.com/verl-project/verl/pull/7300, as merged, still takes away the 
 
 from __future__ import annotations
 
-import ast
 import re
 
-from unhang.codemods.base import Codemod, assigned, expression, followed_by, once, preceded_by, refuse_own, span
+from unhang.codemods.base import Codemod, assignments, expression, followed_by, once, preceded_by, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -54,7 +53,7 @@ class Returns(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_OWN])
-        rows = [(row, *of) for row in ast.walk(function) if isinstance(row, ast.stmt) and (of := assigned(row))]
+        rows = assignments(function)
         sums = [(row, new, found) for row, new, value in rows if (found := _SUM.fullmatch(expression(value)))]
         first, new, found = once(sums, "... = REWARDS[:, ...] + ... * RETURN")
         rewards, at, name = found.groups()
