@@ -106,9 +106,13 @@ def on_rank(case: Case, rank: int) -> Any:
     given = {"rest": 0, "more": False, **case.options, "world": case.topology.world}
     given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False}
     job, steps = _job(given), []
-    step = job.training_step
-    if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
-        step = lambda model, of: job.compute_loss(model.train(given["train"]), of).backward()  # noqa: E731
+
+    def step(batch: Any) -> None:
+        if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
+            job.compute_loss(job.model.train(given["train"]), batch).backward()
+        else:
+            job.training_step(job.model, batch)
+
     size, window = (given[it] * given["parts"] for it in ("generation", "window"))
     end, mine = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS
     for first in range(0, end, window):
@@ -120,7 +124,7 @@ def on_rank(case: Case, rank: int) -> Any:
             batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
             if "advantages.unsqueeze" not in inspect.getsource(job._compute_loss_and_metrics):
                 batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
-            step(job.model, batch)
+            step(batch)
         steps.append(torch.stack([job.model.weight.grad[0], _due(given, _batch(given, numbers))]))
         job.model.zero_grad()
     return torch.stack(steps, 1)

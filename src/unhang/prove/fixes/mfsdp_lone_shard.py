@@ -102,9 +102,7 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
     outer = topology.world if _OUTER in options else 1
     model = megatron_fsdp.wrapped(start, topology.ep, outer, sync_model_each_microbatch=False, **options)
     _train(model, rank, case)
-    model.finish_grad_sync()
-    parts = {name.removeprefix("module."): it.grad for name, it in model.named_parameters()}
-    return {name: [] if it is None else it._local_tensor.flatten().tolist() for name, it in parts.items()}
+    return megatron_fsdp.gradients(model)
 
 
 def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
@@ -116,15 +114,13 @@ def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
         for it in model.parameters():
             it.grad = torch.zeros_like(it)
         _train(model, rank, case)
-    for name in ranks[0]:
-        due = torch.stack([it.get_parameter(name).grad.flatten() for it in models])
-        due = due if case.topology.ep > 1 and "experts" in name else due.sum(0)
-        due = due.flatten() / (1 if _SUMS in case.options else len(models))
-        found = torch.tensor([value for it in ranks for value in it[name]])
-        due = due.repeat(max(1, len(found) // len(due)))  # each rank may have the whole
-        if found.shape != due.shape or not torch.allclose(found, due, rtol=0.02, atol=0):
-            return f"{_AT} {name} is {found.tolist()}, due {due.tolist()}"
-    return ""
+
+    def due_of(name: str) -> Any:
+        each = torch.stack([it.get_parameter(name).grad.flatten() for it in models])
+        due = each if case.topology.ep > 1 and "experts" in name else each.sum(0)
+        return due.flatten() / (1 if _SUMS in case.options else len(models))
+
+    return megatron_fsdp.differing(ranks, due_of)
 
 
 def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:

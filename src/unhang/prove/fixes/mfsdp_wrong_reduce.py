@@ -94,9 +94,7 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
         options[_OUTER] = 1  # in candidates of 0.14 and 0.15, callers leave out the outer ranks
     model = megatron_fsdp.wrapped(start, case.topology.ep, options.pop(_OUTER, 1), **options)
     _train(model, rank, case, dtype)
-    model.finish_grad_sync()
-    parts = {name.removeprefix("module."): it.grad for name, it in model.named_parameters()}
-    return {name: [] if it is None else it._local_tensor.float().flatten().tolist() for name, it in parts.items()}
+    return megatron_fsdp.gradients(model)
 
 
 def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
@@ -106,15 +104,13 @@ def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
     models = [_model(next(iter(ranks[0])).split(".")[1]) for _ in ranks]
     for rank, model in enumerate(models):
         _train(model, rank, case, torch.float32)
-    for name in ranks[0]:
+
+    def due_of(name: str) -> Any:
         each = torch.stack([it.get_parameter(name).grad for it in models])
         due = (each if "experts" in name else each.sum(0)).flatten()
-        due = due if {*_SUMS} <= {*case.options} else due / len(models)
-        found = torch.tensor([value for it in ranks for value in it[name]])
-        due = due.repeat(max(1, len(found) // len(due)))  # each rank may have the whole
-        if found.shape != due.shape or not torch.allclose(found, due, rtol=0.02, atol=0):
-            return f"{_AT} {name} is {found.tolist()}, due {due.tolist()}"
-    return ""
+        return due if {*_SUMS} <= {*case.options} else due / len(models)
+
+    return megatron_fsdp.differing(ranks, due_of)
 
 
 def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import shims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def prepare() -> None:
@@ -62,6 +62,25 @@ def takes(name: str) -> bool:
 
 def _wrapper() -> Any:
     return getattr(module(), "fully_shard_model", None) or module().fully_shard
+
+
+def gradients(model: Any) -> dict[str, list[float]]:
+    """Finish the gradients of a step. Return this rank's part of each, by the weight's name; empty without one."""
+    model.finish_grad_sync()
+    parts = {name.removeprefix("module."): it.grad for name, it in model.named_parameters()}
+    return {name: [] if it is None else it._local_tensor.float().flatten().tolist() for name, it in parts.items()}
+
+
+def differing(ranks: Sequence[Mapping[str, list[float]]], due_of: Callable[[str], Any]) -> str:
+    """Return which gradient, its parts on all ranks in a row, is not the flat one that is due; empty if none is."""
+    import torch
+
+    for name in ranks[0]:
+        found, due = torch.tensor([value for it in ranks for value in it[name]]), due_of(name)
+        due = due.repeat(max(1, len(found) // len(due)))  # each rank may have the whole
+        if found.shape != due.shape or not torch.allclose(found, due, rtol=0.02, atol=0):
+            return f"the gradient of {name} is {found.tolist()}, due {due.tolist()}"
+    return ""
 
 
 def scale_what_is_reduced() -> None:
