@@ -63,7 +63,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _SLOW = {"expert-grad-norm", "fsdp-dynamic-bsz", "gdn-out-norm-tp", "mtp-cp-deadlock", "mtp-zero-tokens"}
-_SLOW |= {"router-token-scale", "sft-packed-seq-broadcast"}
+_SLOW |= {"moe-aux-tracker-hang", "router-token-scale", "sft-packed-seq-broadcast"}
 _MARKED = [
     pytest.param(base, marks=[pytest.mark.slow] if base.fix in _SLOW else [], id=" ".join(base)) for base in BASES
 ]

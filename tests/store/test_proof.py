@@ -215,11 +215,13 @@ CASES = [  # what happens, what undoes it, and whether `revert` then gives the v
     ("wheel", restored, nothing, True),
     ("wheel", stale_backup, patched_again, True),
 ]
+# git takes its time
+_MARKED = [pytest.param(*case, marks=[pytest.mark.slow] if case[0] == "checkout" else []) for case in CASES]
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("place", "happens", "undone", "is_exact"), CASES, indirect=["place"],
+    ("place", "happens", "undone", "is_exact"), _MARKED, indirect=["place"],
     ids=lambda it: getattr(it, "__name__", str(it)),
 )  # fmt: skip
 def test_whatever_happens_between_two_runs_each_original_is_recoverable(

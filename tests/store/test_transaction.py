@@ -169,7 +169,7 @@ def kill_everywhere(top: Path, make: Callable[[Path], Case], blow: Blow) -> None
 
 
 @pytest.mark.parametrize("blow", [die, pytest.param(die_halfway, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", [make_apply, pytest.param(make_revert, marks=pytest.mark.slow)])
 def test_killed_at_every_operation(in_memory: Path, make: Callable[[Path], Case], blow: Blow) -> None:
     kill_everywhere(in_memory, make, blow)
 
