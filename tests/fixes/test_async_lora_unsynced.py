@@ -12,14 +12,8 @@ from support import sources
 FIX = "async-lora-unsynced"
 RELEASES = ("0.7.1", "0.8.0", "0.9.0", "0.9.1")
 CASES = sources.cases(FIX, {"verl": RELEASES})
-
-
-REFUSED = sources.edits(
-    CASES[0],
-    [("tensor_param()", "tensor_param(1)", "tensor_param"), ("send_weights(per", "sends(per", "send_weights")],
-    "not found: .*{}",
-)
-
+_EDITS = [("tensor_param()", "tensor_param(1)", "tensor_param"), ("send_weights(per", "sends(per", "send_weights")]
+REFUSED = sources.edits(CASES[0], _EDITS, "not found: .*{}")
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import ByHand, Mutants, Sub
+from mutants.by_hand import Mutants, each
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 
@@ -25,14 +25,11 @@ _AS_SHARE = (
     *(f"batch_size / {_ROWS}", "chunk_size / batch_size", "end_idx / batch_size", f"{_ROWS} / new_chunk_size"),
     *("(batch_size - start_idx) / batch_size", f"({_ROWS} + 1) / batch_size", f"({_ROWS} - 1) / batch_size", "2"),
 )
-_AS_TEST = ("if True:", "if not self.model.training:", "if False:")
-BY_HAND: ByHand = {
-    **{new: Sub(_COUNT, new) for new in _AS_COUNT},
-    **{new: Sub("if self.model.training:", new) for new in _AS_TEST},
-}
+_TEST, _AS_TEST = "if self.model.training:", ("if True:", "if not self.model.training:", "if False:")
+BY_HAND = each({_COUNT: _AS_COUNT, _TEST: _AS_TEST})
 MUTANTS = [
     *(Mutants("ms-swift", (version,), BY_HAND, function=WHOLE) for version in ("4.5.3", "4.6.0")),
-    Mutants("ms-swift", ("4.6.0",), {new: Sub(_SHARE, new) for new in _AS_SHARE}, function=CHUNKED),
+    Mutants("ms-swift", ("4.6.0",), each({_SHARE: _AS_SHARE}), function=CHUNKED),
 ]
 _HALVES = {
     "half: the loss": Other(without(r"\* \(end_idx.*", "", 0), ("chunks",), only=tuple(_RELEASES[CHUNKED])),

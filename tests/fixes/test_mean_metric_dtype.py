@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fuzz.subject import Fuzz
-from mutants.by_hand import Mutants, Sub
+from mutants.by_hand import Mutants, each
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
@@ -15,84 +13,49 @@ FIX = "mean-metric-dtype"
 OLD, NEW = ("3.8.0", "3.12.6"), ("4.0.0", "4.3.0")
 CASES = [case for versions in (OLD, NEW) for case in sources.cases(FIX, {"ms-swift": versions})]
 FIXED = sources.cases(FIX, {"ms-swift": ["4.5.3", "4.6.0"]}, state="fixed")
-BETWEEN = "shape-09036cdcc337017d"  # in no release
-_OLDER = sources.cases(FIX, {"ms-swift": ["3.7.3"]}, state="not-affected")
-
-
 UNLIKE_UPSTREAM = sources.edits(
     FIXED[0],
-    [
-        ("dtype=torch.float32", f"dtype={it}")
-        for it in ("torch.float64", "None", "torch.float32 if self.count else None")
-    ],
+    [("torch.float32", new) for new in ("torch.float64", "None", "torch.float32 if self.count else None")],
 )
-
-
 _CALL = "torch.tensor([self.state, self.count], device=self.device)"
-
-
-REFUSED = sources.edits(
-    CASES[0],
-    [
-        (_CALL, "torch.tensor([self.state, 1], device=self.device)", r"not found: torch.tensor\("),
-        (_CALL, "torch.tensor([self.state, self.count], dtype=None)", r"not found: torch.tensor\("),
-        (_CALL, "torch.tensor([self.state, self.count], **self.how)", r"not found: torch.tensor\("),
-        (_CALL, "torch.tensor(*[self.state, self.count], 1)", r"not found: torch.tensor\("),
-        (_CALL, f"{_CALL} + {_CALL}", r"found 2 times, expected once: torch.tensor\("),
-    ],
+_OTHERS = (
+    *("torch.tensor([self.state, 1], device=self.device)", "torch.tensor([self.state, self.count], dtype=None)"),
+    *("torch.tensor([self.state, self.count], **self.how)", "torch.tensor(*[self.state, self.count], 1)"),
 )
-
+REFUSED = sources.edits(CASES[0], [(_CALL, new, r"not found: torch.tensor\(") for new in _OTHERS])
+REFUSED += sources.edits(CASES[0], [(_CALL, f"{_CALL} + {_CALL}", r"found 2 times, expected once: torch.tensor\(")])
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _NEW = "torch.tensor([self.state, self.count], dtype=torch.float32, device=self.device)"
-
-
-_tensor, _dtype = partial(Sub, _NEW), partial(Sub, "torch.float32")
+_DOUBLE_IF = ("self.count", "not self.count", "dist.get_rank()", "not dist.get_rank()", "self.state", "not self.state")
+_NONE_IF = (*_DOUBLE_IF[:2], "self.group", "not self.group", "'meta' in self.device", "self.nan_value is None")
 _BY_HAND = {
-    "float64": _dtype("torch.float64"),
-    "no dtype": _dtype("None"),
-    "float64 with an update": _dtype("torch.float64 if self.count else torch.float32"),
-    "float64 without an update": _dtype("torch.float32 if self.count else torch.float64"),
-    "inferred with an update": _dtype("None if self.count else torch.float32"),
-    "inferred without an update": _dtype("torch.float32 if self.count else None"),
-    "float64 on rank 0": _dtype("torch.float32 if dist.get_rank() else torch.float64"),
-    "float64 on rank 1": _dtype("torch.float64 if dist.get_rank() else torch.float32"),
-    "float64 where the state is zero": _dtype("torch.float32 if self.state else torch.float64"),
-    "float64 where the state is not zero": _dtype("torch.float64 if self.state else torch.float32"),
-    "inferred without a group": _dtype("torch.float32 if self.group is not None else None"),
-    "inferred with a group": _dtype("None if self.group is not None else torch.float32"),
-    "inferred on a GPU": _dtype("None if 'cuda' in self.device else torch.float32"),
-    "inferred without a default": _dtype("torch.float32 if self.nan_value is not None else None"),
-    "another device": Sub("device=self.device", "device='cpu'"),
-    "no device": Sub(", device=self.device", ""),
-    "the count first": Sub("self.state, self.count]", "self.count, self.state]"),
-    "the state twice": Sub("self.state, self.count]", "self.state, self.state]"),
-    "the count twice": Sub("self.state, self.count]", "self.count, self.count]"),
-    "the mean in place of the state": Sub("[self.state,", "[self.state / max(self.count, 1),"),
-    "without the count": Sub("self.state, self.count]", "self.state, 0]"),
-    "without the state": Sub("[self.state,", "[0.0,"),
-    "a Python float alone": _tensor("torch.tensor([float(self.state), self.count], device=self.device)"),
-    "made twice": Sub(f"tensor = {_NEW}", f"tensor = {_NEW} and {_NEW}"),
-    "zero where there was no update": _tensor(f"{_NEW} if self.count else torch.tensor([0, 0], device=self.device)"),
+    "torch.float32": (
+        *(f"torch.float64 if {it} else torch.float32" for it in (*_DOUBLE_IF, "True")),
+        *(f"None if {it} else torch.float32" for it in (*_NONE_IF, "True")),
+    ),
+    "device=self.device": ("device='cpu'",),
+    ", device=self.device": ("",),
+    "self.state, self.count]": (
+        *("self.count, self.state]", "self.state, self.state]", "self.count, self.count]", "self.state, 0]"),
+        *("0.0, self.count]", "self.state / max(self.count, 1), self.count]"),
+    ),
+    _NEW: (
+        *("torch.tensor([float(self.state), self.count], device=self.device)", f"{_NEW} and {_NEW}"),
+        f"{_NEW} if self.count else torch.tensor([0, 0], device=self.device)",
+    ),
 }
-
-
-MUTANTS = [Mutants("ms-swift", ("3.8.0", "4.3.0"), _BY_HAND)]
-PROOFS = [
-    Proofs(
-        "ms-swift",
-        [Release(version, core=version == "4.3.0") for version in (*OLD, *NEW)],
-        {
-            "half: a dtype without an update alone": Other(
-                without(r"torch\.float32", "None if self.count else torch.float32"), ("seq-2", "seq-2-gloo")
-            ),
-            "half: a dtype that follows the state": Other(
-                without(r"torch\.float32", "torch.float64 if self.state else torch.float32"), ("seq-2", "token-2")
-            ),
-        },
-    )
-]
+MUTANTS = [Mutants("ms-swift", ("3.8.0", "4.3.0"), each(_BY_HAND))]
+_HALVES = {
+    "half: a dtype without an update alone": Other(
+        without(r"torch\.float32", "None if self.count else torch.float32"), ("seq-2", "seq-2-gloo")
+    ),
+    "half: a dtype that follows the state": Other(
+        without(r"torch\.float32", "torch.float64 if self.state else torch.float32"), ("seq-2", "token-2")
+    ),
+}
+PROOFS = [Proofs("ms-swift", [Release(it, core=it == "4.3.0") for it in (*OLD, *NEW)], _HALVES)]
 FUZZ = Fuzz(CASES, 1, r"tensor|dtype|all_reduce", examples=40)
 
 

@@ -10,12 +10,9 @@ from support import sources
 FIX = "mfsdp-wrong-reduce"
 CASES = sources.cases(FIX, {"megatron-core": ["0.14.0", "0.15.3", "0.16.0", "0.16.1"]})
 _SUM = "local_grad += reduced_grad"
-_ANY = "ddp_config.data_parallel_sharding_strategy"
-_EDITED = [
-    *((_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")),
-    ("_strategy == 'no_shard'", "_strategy != 'optim'"),
-    ("ddp_config.data_parallel_sharding_strategy == 'no_shard'", f"async_op and {_ANY} == 'no_shard'"),
-]
+_WHOLE = "ddp_config.data_parallel_sharding_strategy == 'no_shard'"
+_EDITED = [(_SUM, new) for new in ("local_grad.add_(reduced_grad)", "local_grad -= reduced_grad", f"reduced_{_SUM}")]
+_EDITED += [("_strategy == 'no_shard'", "_strategy != 'optim'"), (_WHOLE, f"async_op and {_WHOLE}")]
 _FETCHED, _SCALES = "bucket = gbuf.fetch_bucket()", "scaling_factor = gbuf.gradient_scaling_factor"
 _SCALED_BY_HAND = [(_FETCHED, "pass"), (_SCALES, f"{_SCALES}; bucket.data.mul_(scaling_factor)")]
 REFUSED = sources.edits(CASES[3], _EDITED, "not found: gradient_reduce_preprocessing")
@@ -28,12 +25,8 @@ UNLIKE_UPSTREAM = sources.edits(
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_COPIED, _ZERO1, _OVERLAP = (
-    "local_grad.copy_(reduced_grad)",
-    '== "optim"',
-    " and (\n                    ddp_config.overlap_grad_reduce",
-)
-_SCALED = "bucket.data, "
+_COPIED, _ZERO1, _SCALED = "local_grad.copy_(reduced_grad)", '== "optim"', "bucket.data, "
+_OVERLAP = " and (\n                    ddp_config.overlap_grad_reduce"
 _ZERO1_BY_HAND = {
     **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
     **{new: Sub(_ZERO1, new) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
@@ -46,17 +39,12 @@ _OTHERS = (
     *("bucket.data[1:]", "bucket.data[:-1]", "bucket.data[:1]", "bucket.data[-1:]", "bucket.data[::2]"),
     *("bucket.data[1::2]", "bucket.data[:0]", "torch.zeros_like(bucket.data)", "torch.empty_like(gbuf.data)"),
 )
-_BF16_BY_HAND = {new: Sub(_SCALED, f"{new}, ") for new in _OTHERS}
-MUTANTS = [
-    Mutants("megatron-core", ("0.16.1",), _ZERO1_BY_HAND),
-    Mutants("megatron-core", ("0.15.3",), _BF16_BY_HAND),
-]
+_BY_HAND = {"0.16.1": _ZERO1_BY_HAND, "0.15.3": {new: Sub(_SCALED, f"{new}, ") for new in _OTHERS}}
+MUTANTS = [Mutants("megatron-core", (version,), by_hand) for version, by_hand in _BY_HAND.items()]
 _OLD, _NEW = ("0.15.3", "0.14.0"), ("0.16.1", "0.16.0")
 _HALVES = {
     "half: of both": Other(without(r"(local_grad)\.copy_\((\w+)\)", r"\1.add_(\2).mul_(0.5)"), ("zero1-2",), only=_NEW),
     "half: of a copy": Other(without(r"bucket\.data,", "bucket.data.clone(),"), ("bf16-2", "zero2-bf16-2"), only=_OLD),
 }
 PROOFS = [Proofs("megatron-core", [Release(it, core=it == _NEW[0]) for it in (*_NEW, *_OLD)], _HALVES)]
-FUZZ = Fuzz(
-    CASES, 2, "local_grad|reduced_grad|gradient_reduce_preprocessing|data_parallel_sharding_strategy", examples=40
-)
+FUZZ = Fuzz(CASES, 2, "local_grad|reduced_grad|gradient_reduce_preprocessing|sharding_strategy", examples=40)

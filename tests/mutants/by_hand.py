@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -30,6 +30,11 @@ class Sub(NamedTuple):
 
 ByHand = Mapping[str, Sub | tuple[Sub, ...]]
 """By name: what is replaced, from the rewrite's first comment on."""
+
+
+def each(changes: Mapping[str, Iterable[str]]) -> ByHand:
+    """Return a mutant for each thing that may stand in the place of some code; the first place, if it has several."""
+    return {f"{old}: {new}": Sub(old, new) for old, every in changes.items() for new in every}
 
 
 class Mutants(NamedTuple):

@@ -1,8 +1,7 @@
 """ms-swift: the gradient of each optimizer step of GRPO, beside that of one batch of all its answers.
 
 Real are ``_compute_loss`` of ms-swift's trainer and what it calls, and ``training_step`` of transformers' ``Trainer``,
-which takes the mean over a step's micro-batches. The model is linear, and gives the log probabilities itself. What the
-trainer imports besides is a stand-in. Ranks are averaged, as DDP does.
+which takes the mean over a step's micro-batches. The model gives log probabilities. Ranks are averaged, as DDP does.
 """
 
 from __future__ import annotations
@@ -61,16 +60,13 @@ YOURS = CASES[0]._replace(name="yours", core=False)
 
 def settings(case: Case) -> dict[str, Any] | None:
     """Return what the user of such a job sets; no job only evaluates."""
-    given = case.options
+    given, is_old = case.options, case.options["adds"]
     sizes = {"steps_per_generation": given["generation"], "gradient_accumulation_steps": given["window"]}
     more = {"loss_type": given["loss"], "sequence_parallel_size": given["parts"], "version ms-swift": "4.5.3"}
     none = dict.fromkeys(("use_liger_kernel", "generation_batch_size", "tensor_model_parallel_size"))
-    more |= {
-        "version transformers": "4.47" if given["adds"] else "4.48",
-        "transformers from 4.48 on": not given["adds"],
-    }
+    known = {"version transformers": "4.47" if is_old else "4.48", "transformers from 4.48 on": not is_old}
     turns = {"multi_turn_scheduler": "of mine", "chunks": given["rows"] < _ROWS}
-    return {**sizes, **more, **none, **turns} if given["train"] else None
+    return {**sizes, **more, **none, **known, **turns} if given["train"] else None
 
 
 def has_feature(function: ast.AST) -> bool:
@@ -106,13 +102,6 @@ def on_rank(case: Case, rank: int) -> Any:
     given = {"rest": 0, "more": False, **case.options, "world": case.topology.world}
     given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False}
     job, steps = _job(given), []
-
-    def step(batch: Any) -> None:
-        if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
-            job.compute_loss(job.model.train(given["train"]), batch).backward()
-        else:
-            job.training_step(job.model, batch)
-
     size, window = (given[it] * given["parts"] for it in ("generation", "window"))
     end, mine = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS
     for first in range(0, end, window):
@@ -124,7 +113,10 @@ def on_rank(case: Case, rank: int) -> Any:
             batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
             if "advantages.unsqueeze" not in inspect.getsource(job._compute_loss_and_metrics):
                 batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
-            step(batch)
+            if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
+                job.compute_loss(job.model.train(given["train"]), batch).backward()
+            else:
+                job.training_step(job.model, batch)
         steps.append(torch.stack([job.model.weight.grad[0], _due(given, _batch(given, numbers))]))
         job.model.zero_grad()
     return torch.stack(steps, 1)
@@ -169,8 +161,8 @@ def _job(given: dict[str, Any]) -> Any:
     from transformers import Trainer
 
     kind = next(sys.modules[it].GRPOTrainer for it in _PLACES if it in sys.modules)
-    members: dict[str, Any] = dict.fromkeys(("_update_metrics", "_aggregate_and_update_metrics"), lambda *_: None)
-    members.update(
+    members = dict(
+        dict.fromkeys(("_update_metrics", "_aggregate_and_update_metrics"), lambda *_: None),
         training_step=Trainer.training_step, compute_loss_context_manager=lambda _: nullcontext(),
         compute_loss=lambda job, model, batch, **_: job._compute_loss(model, *[batch] * (1 + job.is_split)),
         _get_per_token_logps_and_entropies=lambda _, model, of, *__, **___: (model(of["values"]).squeeze(2), None),
