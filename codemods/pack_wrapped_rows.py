@@ -63,9 +63,9 @@ class PackWrapped(Codemod):
     def fixed_upstream(self, function: Function) -> bool:
         values, columns = once(_made(function), "[...from_arrays(..., ...) for ... in ...]")
         own = r"\[(\w+)\.flatten\(\) for \1 in \w+\]"
-        flat = [name for _, name, value in assignments(function) if re.fullmatch(own, expression(value))]
-        given = rf"\w+, {expression(values)} in zip\(\w+, {once(flat, own)}, strict=True\)"
-        return re.fullmatch(given, f"{expression(columns.target).strip('()')} in {expression(columns.iter)}") is not None
+        flat = once([name for _, name, value in assignments(function) if re.fullmatch(own, expression(value))], own)
+        loop = f"{expression(columns.target)} in {expression(columns.iter)}"
+        return bool(re.fullmatch(rf"\(?\w+, {expression(values)}\)? in zip\(\w+, {flat}, strict=True\)", loop))
 
 
 def _made(function: Function) -> list[tuple[ast.expr, ast.comprehension]]:

@@ -51,7 +51,7 @@ CASES = (
     _case("last-row", 5, looked_up=True, core=True),
     _case("selected", 6, start=2),
 )
-_SPARSE = {"lengths": (2, 0, 0, 3, 0, 1)}
+_SPARSE: dict[str, Any] = {"lengths": (2, 0, 0, 3, 0, 1)}
 GRID = [
     *CASES,
     *(_case(f"one column, {size} tokens a row", 2, columns=1, length=size) for size in (1, 2, 16)),
