@@ -22,7 +22,7 @@ REFUSED = sources.edits(
     ],
 )
 UNLIKE_UPSTREAM = sources.edits(
-    sources.case(FIX, "1.14.0"),
+    sources.cases(FIX, {"trl": ["1.14.0"]}, state="fixed")[0],
     [
         ("column.flatten()", "column.values"),
         ("column_values) for", "column.values) for"),
