@@ -63,9 +63,10 @@ class PackWrapped(Codemod):
     def fixed_upstream(self, function: Function) -> bool:
         values, columns = once(_made(function), "[...from_arrays(..., ...) for ... in ...]")
         own = r"\[(\w+)\.flatten\(\) for \1 in \w+\]"
-        flat = once([name for _, name, value in assignments(function) if re.fullmatch(own, expression(value))], own)
+        flat = [name for _, name, value in assignments(function) if re.fullmatch(own, expression(value))]
         loop = f"{expression(columns.target)} in {expression(columns.iter)}"
-        return bool(re.fullmatch(rf"\(?\w+, {expression(values)}\)? in zip\(\w+, {flat}, strict=True\)", loop))
+        pair = re.fullmatch(r"\(?\w+, (\w+)\)? in zip\(\w+, (\w+), strict=True\)", loop)
+        return pair is not None and pair[1] == expression(values) and [pair[2]] == flat
 
 
 def _made(function: Function) -> list[tuple[ast.expr, ast.comprehension]]:
