@@ -16,6 +16,7 @@ from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, any_module
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Sequence
 
 WARM = ("torch", "numpy", "pyarrow")
@@ -74,6 +75,13 @@ def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     given = {"packing": True, "eval_packing": None, "packing_strategy": "wrapped"}
     return {**given, "a batch of rows begins inside a chunk of the data": case.options["inside"]}
+
+
+def has_feature(function: ast.FunctionDef) -> bool:
+    """Return whether the function packs all columns by the offsets of the first; before 1.0, each went by its own."""
+    import ast
+
+    return "_check_if_columns_can_be_packed" in ast.unparse(function)
 
 
 def prepare() -> None:
