@@ -7,23 +7,11 @@ from __future__ import annotations
 
 import ast
 
-from unhang.codemods.base import (
-    Codemod,
-    assigned,
-    assignments,
-    calls,
-    expression,
-    followed_by,
-    mentioned,
-    once,
-    preceded_by,
-    refuse_own,
-    span,
-    with_argument,
-)
+from unhang.codemods.base import Codemod, assignments, expression, followed_by, once, refuse_own, span, with_argument
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+_OWN = {"at", "chat", "commonprefix", "end", "ends", "it", "said", "start", "stop", "template", "whole"}
 _SEPARATOR = """\
 # unhang lost-turn-separator: the model stops before what its template writes after an answer
 from os.path import commonprefix
@@ -33,27 +21,21 @@ for said in ("unhang", [{{"type": "text", "text": "unhang"}}]):
     chat, ends = [{{"role": it, "content": said}} for it in ("user", "assistant", "user")], []
     try:
         for it in (chat, chat[:2]):
-            whole = template.apply_chat_template(it, tokenize=False, **{options})
+            whole = template.apply_chat_template(it, tokenize=False, **self.{options})
             ends.append(self.tokenizer.encode(whole.split("unhang", 2)[2], add_special_tokens=False))
     except Exception:  # a template may refuse such a chat
         continue
     end = commonprefix(ends)
     break
-last = {before}[-1]
-separator = end[len(end) - end[::-1].index(last) :] if last in end else []
+start = max((at for at, it in enumerate(end, 1) if it in {before}[-1:]), default=len(end))
+stop = next(at for at in range(start, len(end) + 1) if end[at:] == {turn}[: len(end) - at])
 """
-_SYSTEM = "[len(self.system_prompt):]"
-_INSERTED = """\
-if [*appended_token_ids][: len(separator)] == separator:
-    separator = []
-runtime_token_ids = [*runtime_token_ids, *separator]
-"""
-_MERGED = "list(runtime_token_ids) + list(appended_token_ids)"
-_OWN = {"separator", "commonprefix", "template", "end", "chat", "ends", "said", "whole", "last"}
+_SYSTEM, _NO_SYSTEM = "[len(self.system_prompt):]", "remove_system_prompt=True"
+_RUNTIME, _APPENDED = "list(runtime_token_ids)", "list(appended_token_ids)"
 
 
 class Turn(Codemod):
-    """Let the tokens of a turn begin with those that the template writes after an answer.
+    """Put in front of a turn what the template writes after an answer, and the turn does not begin with.
 
     Before::
 
@@ -69,63 +51,38 @@ class Turn(Codemod):
             from os.path import commonprefix
 
             ...
-            separator = end[len(end) - end[::-1].index(last) :] if last in end else []
-            new_ids = separator + new_ids
+            new_ids = end[start:stop] + new_ids
             data.prompt_ids += new_ids
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, ["turn_separator", *_OWN])
-        given = assignments(function)
-        turns = [it for it in given if _SYSTEM in expression(it[2]) or "remove_system_prompt" in mentioned(it[2])]
+        refuse_own(function, ["turn_separator", "inserted_token_ids", *_OWN])
+        given, nodes = assignments(function), [*ast.walk(function)]
+        if function.name.startswith("_merge_"):
+            sums = [it for it in given if expression(it[2]) == f"{_RUNTIME} + {_APPENDED}"]
+            row, merged, _ = once(sums, f"... = {_RUNTIME} + {_APPENDED}")
+            results = [it for it in nodes if isinstance(it, ast.Call) and expression(it.func) == "MergeResult"]
+            told = "inserted_token_ids=end[start:stop]", "# unhang lost-turn-separator: as above"
+            text = _SEPARATOR.format(options="chat_template_kwargs", before=_RUNTIME, turn=_APPENDED)
+            new = followed_by(f"{text}{merged} = {_RUNTIME} + end[start:stop] + {_APPENDED}\n")
+            return [span(row, row, new), with_argument(function, once(results, "MergeResult(...)"), *told)]
+        turns = [it for it in given if any(one in expression(it[2]) for one in (_SYSTEM, _NO_SYSTEM))]
         row, turn, _ = once(turns, "... = a turn without the system prompt")
-        sums = [it for it in ast.walk(function) if isinstance(it, ast.AugAssign)]
-        before = expression(once([it.target for it in sums if expression(it.value) == turn], f"... += {turn}"))
-        text = _SEPARATOR.format(options="self.apply_chat_template_kwargs", before=before)
-        return [span(row, row, followed_by(f"{text}{turn} = separator + {turn}\n"))]
+        names = [it for it in nodes if isinstance(it, ast.Name) and it.id == turn and isinstance(it.ctx, ast.Store)]
+        once([it for it in names if it.lineno >= row.lineno], f"{turn} = ..., from then on")
+        more = [(expression(it.target), expression(it.value)) for it in nodes if isinstance(it, ast.AugAssign)]
+        before = once([target for target, value in more if value == turn], f"... += {turn}")
+        once([target for target, _ in more if target == before], f"{before} += ...")
+        text = _SEPARATOR.format(options="apply_chat_template_kwargs", before=before, turn=turn)
+        return [span(row, row, followed_by(f"{text}{turn} = end[start:stop] + {turn}\n"))]
 
     def fixed_upstream(self, function: Function) -> bool:
-        names, given = mentioned(function), assignments(function)
-        is_left = any(it.startswith("ct_merge_") for it in names)  # to a builder, which is a target of its own
-        is_left &= "apply_chat_template" not in names
+        code, given = expression(function), assignments(function)
+        is_left = "ct_merge_" in code and "apply_chat_template" not in code  # to a builder, a target of its own
         return is_left or any(expression(value) == f"self.turn_separator + {name}" for _, name, value in given)
-
-
-class Merge(Codemod):
-    """Insert what the template writes after an answer, where a builder has no rule of its own.
-
-    Before::
-
-        def merge(self, runtime_token_ids, appended_token_ids):
-            merged = list(runtime_token_ids) + list(appended_token_ids)
-            return MergeResult(token_ids=merged)
-
-    After::
-
-        def merge(self, runtime_token_ids, appended_token_ids):
-            # unhang lost-turn-separator: the model stops before what its template writes after an answer
-            from os.path import commonprefix
-
-            ...
-            runtime_token_ids = [*runtime_token_ids, *separator]
-
-            merged = list(runtime_token_ids) + list(appended_token_ids)
-            # unhang lost-turn-separator: as above
-            return MergeResult(token_ids=merged, inserted_token_ids=separator)
-    """
-
-    def plan(self, function: Function) -> list[Edit]:
-        refuse_own(function, ["inserted_token_ids", *_OWN])
-        rows = [it for it in function.body if (of := assigned(it)) and expression(of[1]) == _MERGED]
-        row, result = once(rows, f"... = {_MERGED}"), once(calls(function, "MergeResult"), "MergeResult(...)")
-        text = _SEPARATOR.format(options="self.chat_template_kwargs", before="[None, *runtime_token_ids]")
-        return [
-            span(row, row, preceded_by(f"{text}{_INSERTED}")),
-            with_argument(function, result, "inserted_token_ids=separator", "# unhang lost-turn-separator: as above"),
-        ]
 
 
 CODEMODS = {
     **{f"ToolAgentLoop._handle_{it}_state": Turn() for it in ("processing_tools", "interacting")},
-    **{f"ContinuousTokenBuilder._merge_{it}_token_ids": Merge() for it in ("non_assistant", "context")},
+    **{f"ContinuousTokenBuilder._merge_{it}_token_ids": Turn() for it in ("non_assistant", "context")},
 }

@@ -11,24 +11,18 @@ FIX = "lost-turn-separator"
 TOOLS, MERGE = "ToolAgentLoop._handle_processing_tools_state", "ContinuousTokenBuilder._merge_context_token_ids"
 TURNS = sources.cases(FIX, {"verl": ["0.6.1", "0.8.0"]}, function=TOOLS)
 MERGES = sources.cases(FIX, {"verl": ["0.9.1"]}, function=MERGE)
-
-
-REFUSED = sources.edits(
-    TURNS[0],
-    [
-        ("len(self.system_prompt):", "4:", "not found: ... = a turn without the system prompt"),
-        ("prompt_ids += response_ids", "prompt_ids.extend(response_ids)", r"not found: ... \+= response_ids"),
-        ("tool_call_names = []", "tool_call_names = end = []", "without end, which is ours"),
-    ],
-)
+_ADDED, _MERGED = "agent_data.prompt_ids += response_ids", "list(runtime_token_ids) + list(appended_token_ids)"
+_TURNS = [
+    ("len(self.system_prompt):", "4:", "not found: ... = a turn without the system prompt"),
+    (_ADDED, "agent_data.prompt_ids.extend(response_ids)", r"not found: ... \+= response_ids"),
+    (_ADDED, f"{_ADDED}; agent_data.prompt_ids += []", r"2 times.*: agent_data.prompt_ids \+= ..."),
+    (_ADDED, f"response_ids = response_ids[:9]; {_ADDED}", "2 times.*: response_ids = ..., from then on"),
+    ("tool_call_names = []", "tool_call_names = it = []", "without it, which is ours"),
+]
+_MERGES = [(_MERGED, f"{_MERGED} + []", r"not found: .*appended"), ("MergeResult(", "dict(", "not found: MergeResult")]
+REFUSED = [*sources.edits(TURNS[0], _TURNS), *sources.edits(MERGES[0], _MERGES)]
 UNLIKE_UPSTREAM = [
-    *sources.edits(
-        sources.case(FIX, "0.9.0", function=TOOLS),
-        [
-            ("turn_separator + response_ids", "turn_separator"),
-            ("turn_separator + response_ids", "separator + response_ids"),
-        ],
-    ),
+    *sources.edits(sources.case(FIX, "0.9.0", function=TOOLS), [("turn_separator + response_ids", "turn_separator")]),
     *sources.edits(sources.case(FIX, "0.9.1", function=TOOLS), [("ct_merge_context_msg", "apply_chat_template")]),
 ]
 
@@ -36,24 +30,24 @@ UNLIKE_UPSTREAM = [
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 BY_HAND: ByHand = {
-    "no separator": Sub("if last in end else []", "if False else []"),
-    "one token of it": Sub("index(last) :]", "index(last) :][:1]"),
-    "with the end itself": Sub("len(end) - end[::-1]", "len(end) - 1 - end[::-1]"),
-    "after any answer": Sub("if last in end else []", "if last in end else end[1:]"),
-    "after the first that is alike": Sub("len(end) - end[::-1].index(last)", "1 + end.index(last)"),
+    "no separator": Sub("end[start:stop]", "[]"),
+    "one token of it": Sub("end[start:stop]", "end[start:stop][:1]"),
+    "with the end itself": Sub("enumerate(end, 1)", "enumerate(end)"),
+    "after any answer": Sub("default=len(end)", "default=0"),
+    "after the first that is alike": Sub("max((at", "min((at"),
     "all that follows": Sub("(chat, chat[:2])", "(chat, chat)"),
-    "after a user": Sub('split("unhang", 2)', 'split("unhang", 1)'),
+    "after a user": Sub('"user", "assistant", "user"', '"user", "user", "user"'),
     "no parts": Sub('("unhang", [{"type": "text", "text": "unhang"}])', '("unhang",)'),
     "refusals end the job": Sub("except Exception:", "except ValueError:"),
+    "twice": Sub("range(start, len(end) + 1)", "[len(end)]"),
+    "all of it or nothing": Sub("range(start, len(end) + 1)", "(start, len(end))"),
 }
-MUTANTS = [
-    Mutants("verl", ("0.6.1", "0.8.0"), BY_HAND, function=TOOLS),
-    Mutants("verl", ("0.9.1",), BY_HAND, function=MERGE),
-]
+MUTANTS = [Mutants("verl", of, BY_HAND, function=it) for it, of in ((TOOLS, ("0.6.1", "0.8.0")), (MERGE, ("0.9.1",)))]
 _OTHERS = {
-    "half: none after tools": Other(without(r"response_ids = separator \+ response_ids", "pass"), ("three-tools",)),
-    "half: after any": Other(without(r"if last in end else \[\]", "if last in end else end[1:]", 0), ("cut-off",)),
+    "half: none after tools": Other(without(r"end\[start:stop\] \+", "[] +"), ("three-tools",)),
+    "half: after any": Other(without("default=len", "default=0 * len", 0), ("cut-off",)),
+    "half: twice": Other(without(r"range\(start, len\(end\) \+ 1\)", "[len(end)]", 0), ("own-newline",)),
 }
-_RELEASES = [Release(it, core=it == "0.7.1") for it in ("0.6.1", "0.7.1", "0.8.0")]
-PROOFS = [Proofs("verl", _RELEASES, _OTHERS), Proofs("verl", [Release("0.9.1")], {})]
+_RELEASES = [Release(it, core=it == "0.7.1") for it in ("0.6.1", "0.7.1", "0.8.0", "0.9.1")]
+PROOFS = [Proofs("verl", _RELEASES, _OTHERS)]
 FUZZ = Fuzz([*TURNS, *MERGES], 2, "system_prompt|response_ids|prompt_ids|appended_token_ids|MergeResult", examples=40)

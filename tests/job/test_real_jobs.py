@@ -35,7 +35,8 @@ ONE_LENGTH = "samples that are all as long, in a batch (or, before verl 0.8, in 
 SHORT = "a step is cut short"
 TURNS = "a step generates more than once"
 MORE_ENDS = "a chat template that writes more after an answer than the stop token"
-TALKS, NO_BUILDER = "turns of tools or of a user", "a model_type for which verl has no builder"
+TALKS = "turns of tools or of a user"
+NO_BUILDER = "a model_type (0.9.0: a path) for which verl takes its default builder"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
     *(TURNS, MORE_ENDS, TALKS, NO_BUILDER),
@@ -115,7 +116,7 @@ JOBS = [
     }),
     ("lost-turn-separator", "verl 0.9.1", GRPO, {f"{NO_BUILDER}=False": CANNOT}),
     ("lost-turn-separator", "verl 0.9.0", f"{GRPO} data.continuous_token.enable=True", {
-        "data.continuous_token.enable=False": CANNOT,
+        "data.continuous_token.enable=False": CANNOT, f"{NO_BUILDER}=False": CANNOT,
     }),
     ("dapo-window-scale", "ms-swift 4.5.3",
         "swift rlhf --rlhf_type grpo --loss_type dapo --gradient_accumulation_steps 4", {
