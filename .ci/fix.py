@@ -10,6 +10,7 @@ It says what a person must do then, and where. Exits with 1 then, with 2 if ther
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import subprocess
 import sys
@@ -35,6 +36,9 @@ _NOTHING = 5  # pytest found no such test
 _FAILED = 2  # one of our own commands could not run at all, and has said why
 _PLACE = re.compile(r"^([\w./-]+\.(?:py|json|md)):(\d+):(?:\d+:)? ?", re.MULTILINE)
 """A frame of a traceback, or a line of ruff's or mypy's."""
+_LACKS = re.compile(r"^\S*python\S*: No module named (\w+)$", re.MULTILINE)
+_TOLD = re.compile(r"^(\S+/\S+\.(?:py|json|md)): (\S+): (.+)$", re.MULTILINE)
+"""A problem that our own lint tells: file, entry, message."""
 
 
 def files(fix: str) -> dict[str, str]:
@@ -120,10 +124,13 @@ def located(file: str, entry: str) -> str:
 
 
 def marked(file: str, *marks: str) -> str:
-    """Return a file that is there with the line that begins with a mark, of the first mark that any has; or line 1."""
+    """Return a file with a line that begins with a mark, the first that any has; else one that has the first; or 1."""
     path = REPOSITORY / file
     rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    lines = (at for mark in marks for at, row in enumerate(rows, 1) if row.strip().startswith(mark.strip()))
+    stripped = [(at, row.strip()) for at, row in enumerate(rows, 1)]
+    begins = (at for mark in marks for at, row in stripped if row.startswith(mark.strip()))
+    has = (at for at, row in stripped if marks[0].strip() in row)
+    lines = itertools.chain(begins, has)
     return f"{file}:{next(lines, 1)}" if rows else file
 
 
@@ -146,6 +153,10 @@ def run(step: Step, fix: str) -> list[str]:
         code, output = ran(words)
         if code == _FAILED and "unhang.compat" in words[1]:
             return ["the error above says why this step did not run"]
+        if lacks := _LACKS.search(output):
+            return [f"{lacks[1]} is not installed here: run this once without nox's -R, which installs it"]
+        if "unhang.compat.sweep.lint" in words and (told := _TOLD.findall(output)):
+            return [f"{located(file, entry)}: {entry}: {what}" for file, entry, what in told]
         if code and not (code == _NOTHING and "pytest" in words):
             if found := blamed(output, [*files(fix).values()]):
                 return [f"{found}: the first failure above leads here"]

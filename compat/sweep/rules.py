@@ -89,6 +89,9 @@ def decided(data: Data) -> Iterator[Problem]:
                 yield Problem(file_of(fix), key, message)
 
 
+_UNUSED = "no shape is `not-affected`: delete that, or let the scene's `has_feature` be False for those shapes"
+
+
 def reasons(data: Data) -> Iterator[Problem]:
     """Yield functions that are called not affected, and of which no manifest says why; reasons that nothing needs."""
     for fix, known in data.facts.items():
@@ -104,7 +107,7 @@ def reasons(data: Data) -> Iterator[Problem]:
             if needs and item["function"] not in told:
                 yield Problem(_manifest(fix), item["function"], "say in `not-affected` why a copy has not the defect")
             if not needs and "not-affected" in item:
-                yield Problem(_manifest(fix), item["function"], "no shape is not affected; delete the reason")
+                yield Problem(_manifest(fix), item["function"], _UNUSED)
 
 
 def functions(data: Data) -> Iterator[Problem]:

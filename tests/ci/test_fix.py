@@ -115,6 +115,32 @@ def test_a_step_that_could_not_run_blames_no_part_of_the_fix(
     assert capsys.readouterr().out.splitlines()[-2].strip() == "the error above says why this step did not run"
 
 
+@pytest.mark.parametrize(
+    ("command", "printed", "wanted"),
+    [
+        (
+            "ruff",
+            "/a/bin/python3: No module named ruff\n",
+            "ruff is not installed here: run this once without nox's -R",
+        ),
+        (
+            "lint",
+            f"patches/{FIX}/manifest.json: when: is true of none\n",
+            session.located(f"patches/{FIX}/manifest.json", "when") + ": when: is true of none",
+        ),
+    ],
+)
+def test_what_a_tool_says_of_itself_or_of_a_file_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, printed: str, wanted: str
+) -> None:
+    def ran(words: Sequence[str]) -> tuple[int, str]:
+        return (1, printed) if any(word.endswith(command) for word in words) else (0, "")
+
+    monkeypatch.setattr(session, "ran", ran)
+    assert session.main([FIX]) == 1
+    assert wanted in capsys.readouterr().out
+
+
 def test_a_fix_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert session.main(["no-such-fix"]) == 2
     assert "`unhang pack new` begins one" in capsys.readouterr().err
@@ -150,6 +176,7 @@ MANIFEST, MODULE = f"patches/{FIX}/manifest.json", "codemods/mean_metric_dtype.p
         (MANIFEST, "decisions[0].why", '"why":'),
         (MANIFEST, "targets[0].file", '"targets":'),  # which has it in a line
         (MANIFEST, "manifest", "{"),
+        (MANIFEST, "MeanMetric.compute", '{"upstream":'),  # the row of a target
         (f"patches/{FIX}/page.md", "Danger", "## Danger"),
         (f"patches/{FIX}/page.md", "line 3", ""),
         (MODULE, "Metric.no_such", "CODEMODS"),

@@ -10,6 +10,7 @@ from support import play, sources
 from unhang.compat.sweep import trees
 from unhang.judge import rows, scene
 from unhang.plugins import packs
+from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog
 
 FIX, SWIFT = "resume-data-order", "ms-swift==4.6.0"
@@ -86,3 +87,15 @@ def test_nothing_that_is_played_is_no_success(capsys: pytest.CaptureFixture[str]
     assert play.main([FIX, "ms-swift==0.0"]) == 2
     assert play.main([FIX, "verl==0.9.1"]) == 2
     assert "pins no ms-swift 0.0" in capsys.readouterr().err
+
+
+def test_a_release_that_is_right_in_every_setting_needs_no_rewrite(
+    wrong: dict[str, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = sources.wheel(FIX, "4.6.0")
+    (tmp_path / source.target.file).write_bytes(rewrite(source.data, [Step(source.target, None)]).data)
+    assert play.main([FIX, SWIFT]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  right in every setting: it needs no rewrite"]
+    wrong[rows.BEFORE][scene.of(FIX).GRID[0].name] = "hung"
+    assert play.main([FIX, SWIFT]) == 1
+    assert "  the codemod refuses it: " in capsys.readouterr().out

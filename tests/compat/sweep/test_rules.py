@@ -61,7 +61,7 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "needless reason": (
         lambda data: data.manifests["empty-expert-hang"]["targets"][0].update({"not-affected": "it is not there"}),
-        "no shape is not affected; delete the reason",
+        "no shape is `not-affected`: delete that, or let the scene's `has_feature` be False for those shapes",
     ),
     "seen together": (
         lambda data: [row.pop("beside", None) for row in data.facts[BATCHES]["shapes"].values()],
