@@ -10,11 +10,10 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
-from support import sources, wheels
+from support import sources
 from unhang.judge import matrix
 from unhang.judge.decide import NO_REWRITE
 from unhang.judge.findings import judge
-from unhang.records import Installation
 from unhang.shapes import catalog
 
 FIX, CORE = "router-token-scale", "megatron-core"
@@ -76,14 +75,7 @@ def test_each_release_has_the_verdict_of_the_losses_that_it_knows() -> None:
     ],
 )
 def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str, verdicts: set[str]) -> None:
-    for file in {one.file for one in catalog.fix(FIX).functions}:
-        if data := wheels.read(CORE, of, file):
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_bytes(data)
-    where = Installation(
-        CORE, version, str(tmp_path), str(tmp_path), str(tmp_path / "megatron/core"), "wheel", None, ()
-    )
-    found = judge([where], [catalog.fix(FIX)], {})
+    found = judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})
     assert {finding.verdict.verdict for finding in found} == verdicts
     assert {finding.verdict.code == NO_REWRITE for finding in found if finding.verdict.verdict == "needed"} == {
         version == "0.11.0"
