@@ -59,8 +59,6 @@ class Attach(Codemod):
         def attach(self, activation, loss):
             if self.calculate_per_token_loss:
                 activation = MoEAuxLossAutoScaler.apply(activation, loss * activation.shape[0])
-            else:
-                activation = MoEAuxLossAutoScaler.apply(activation, loss)
             return activation
 
     After::
