@@ -14,16 +14,14 @@ from typing import Any
 from unhang.codemods.base import (
     AnchorError,
     Codemod,
-    argument,
-    assigned,
+    after,
+    assignments,
     expression,
-    followed_by,
-    instead,
     mentioned,
     once,
     operand,
     replaced_by,
-    span,
+    replacing,
 )
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, unannotated
@@ -61,8 +59,6 @@ class Attach(Codemod):
         def attach(self, activation, loss):
             if self.calculate_per_token_loss:
                 activation = MoEAuxLossAutoScaler.apply(activation, loss * activation.shape[0])
-            else:
-                activation = MoEAuxLossAutoScaler.apply(activation, loss)
             return activation
 
     After::
@@ -81,15 +77,14 @@ class Attach(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         row, (name, loss, count) = _attached(function)
         rows = f"{name}.shape[0]"
-        arm = _arm(function, _PER_TOKEN)
-        counts = {rows, *(it for it, value in _assigned(*arm) if expression(value).endswith(f" else {rows}"))}
-        if count not in counts:
+        given = [it for node in _arm(function, _PER_TOKEN) for it in assignments(node)]
+        if count not in {rows, *(it for _, it, value in given if expression(value).endswith(f" else {rows}"))}:
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
         if _GATHERING in mentioned(function):
             group = operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
             size = f"(1 if {group} is None else {group}.size())"
-        return [span(row, row, instead(_LOSS.format(name, f"{loss} * {count}", size)))]
+        return [replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MoEAuxLossAutoScaler", *({"parallel_state"} & mentioned(function))})
@@ -141,15 +136,15 @@ class GlobalLoss(Codemod):
             # unhang router-token-scale: times the size of this group, it is all tokens
             if with_padding_mask:
                 tokens = every / self.tp_cp_group.size()
-            return self.attach(probs, loss(experts, every), valid_token_count=tokens)
+            ...
     """
 
     def plan(self, function: Function) -> list[Edit]:
         row, (_, mine, every) = _counted(function)
         _handed(function, mine)
-        if {mine, every} & {name for name, _ in _assigned(function)}:
+        if {mine, every} & {name for _, name, _ in assignments(function)}:
             raise AnchorError(f"{mine} and {every} as {_COUNT} returns them")
-        return [span(row, row, followed_by(_GLOBAL.format(mine, every)))]
+        return [after(function, expression(row), _GLOBAL.format(mine, every))]
 
 
 class TokenCount(Codemod):
@@ -171,16 +166,11 @@ class TokenCount(Codemod):
     After::
 
         def count(routing, group, topk, with_padding_mask=False):
-            experts = routing.sum(dim=0)
-            everywhere = reduce_from_tensor_model_parallel_region(experts, group)
+            ...
             if with_padding_mask:
                 # unhang router-token-scale: the mean of the group; what was summed is reduced in place
                 mine = everywhere.sum() / topk / group.size()
-                every = everywhere.sum() / topk
-            else:
-                mine = routing.shape[0]
-                every = mine * group.size()
-            return everywhere, mine, every
+            ...
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -199,11 +189,6 @@ def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
     found = [node for node in ast.walk(function) if isinstance(node, ast.If) and expression(node.test) == test]
     block: list[ast.stmt] = getattr(once(found, f"if {test}"), field)
     return block
-
-
-def _assigned(*nodes: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Return the names that these statements, and those inside of them, assign alone, and the values."""
-    return [one for node in nodes for one in map(assigned, ast.walk(node)) if one is not None]
 
 
 def _spelled(block: Sequence[ast.stmt], pattern: str, anchor: str) -> tuple[Any, tuple[str, ...]]:
@@ -226,8 +211,7 @@ def _counted(function: Function, argument: str = "") -> tuple[Any, tuple[str, ..
 
 def _given(function: Function, name: str) -> list[ast.expr]:
     """Return what calls give for a keyword."""
-    found = [argument(node, name) for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return [one for one in found if one is not None]
+    return [node.value for node in ast.walk(function) if isinstance(node, ast.keyword) and node.arg == name]
 
 
 def _handed(function: Function, mine: str) -> ast.expr:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
-from support import hung_jobs, sources, wheels
+from support import hung_jobs, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
 from support.sources import Case
 from unhang.codemods.base import AnchorError
@@ -20,28 +20,15 @@ from unhang.diagnose.evidence import Job, Rank
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.judge.findings import Finding, judge
-from unhang.records import Installation
 from unhang.rewrite.plan import plan
-from unhang.shapes import catalog, shape
+from unhang.shapes import catalog
 
 FIX = "fsdp-dynamic-bsz"
 TARGETS = catalog.fix(FIX).targets
 ACTOR, CRITIC = "verl/workers/actor/dp_actor.py", "verl/workers/critic/dp_critic.py"
 (HELPER,) = {target.depends_on for target in TARGETS if target.depends_on}
-CALL = "prepare_dynamic_batch({}, max_token_len=max_token_len"
-GROUP = ", dp_group=torch.distributed.group.WORLD)"
+_WORLD = "torch.distributed.group.WORLD"
 CASES = [pytest.param(Case("wheel", to, "0.7.1"), id=to.function.rpartition(".")[2]) for to in TARGETS]
-
-
-def installed(root: Path, version: str, change: Mapping[str, Any] | None = None) -> Installation:
-    """Lay out what a release has of the fix, with some files changed: by another release's version, or a function."""
-    for file in {one.file for one in catalog.fix(FIX).functions}:
-        how = (change or {}).get(file, version)
-        data = wheels.read("verl", how if isinstance(how, str) else version, file)
-        if data is not None:
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / file).write_bytes(data if isinstance(how, str) else how(data))
-    return Installation("verl", version, str(root), str(root), str(root / "verl"), "wheel", None, ())
 
 
 def verdicts(findings: list[Finding]) -> list[str]:
@@ -50,11 +37,11 @@ def verdicts(findings: list[Finding]) -> list[str]:
 
 def as_pulled(data: bytes) -> bytes:
     """Pass the group in every call of a file, as pull request 5591 does in the actor."""
-    text = data.decode()
-    for batch in ("data", "mini_batch"):
-        assert text.count(f"{CALL.format(batch)})") == 1
-        text = text.replace(f"{CALL.format(batch)})", CALL.format(batch) + GROUP)
-    return text.encode()
+    pulled, found = re.subn(
+        rb"(prepare_dynamic_batch\(.*max_token_len)\)", rb"\1, dp_group=%s)" % _WORLD.encode(), data
+    )
+    assert found == 2
+    return pulled
 
 
 def edited(data: bytes) -> bytes:
@@ -74,14 +61,10 @@ def test_every_release_has_the_verdict_that_its_own_helper_gives_it() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_upstream_fix_is_told_from_ours(case: Case) -> None:
-    source = case.load()
-    pulled = shape.find(shape.parse(as_pulled(source.data)), source.target.function)[0]
-    change, known = codemod(source.target), catalog.shape_table().shapes
-    assert change.fixed_upstream(pulled)
-    assert not change.fixed_upstream(source.function)
-    assert not change.fixed_upstream(source.rewritten.function)
-    listed = known.get((FIX, source.target.function, shape.digest(pulled)))
-    assert (listed and listed.state) == ("fixed" if source.target.file == ACTOR else None)
+    source, change = case.load(), codemod(case.target)
+    pulled = sources.function_in(as_pulled(source.data), case.target)
+    every = (pulled, source.function, source.rewritten.function)
+    assert [change.fixed_upstream(it) for it in every] == [True, False, False]
     with pytest.raises(AnchorError, match="not found"):
         change.plan(pulled)
 
@@ -119,7 +102,7 @@ NEEDED, NOT, FIXED = ["needed"] * 4, ["not-affected"] * 4, ["fixed-upstream"] * 
 def test_the_same_methods_are_wrong_or_right_by_the_function_that_they_depend_on(
     tmp_path: Path, version: str, change: Mapping[str, Any], wanted: list[str]
 ) -> None:
-    now = judge([installed(tmp_path, version, change)], [catalog.fix(FIX)], {})
+    now = judge([sources.installed(tmp_path, FIX, version, version, change)], [catalog.fix(FIX)], {})
     assert [finding.target for finding in now] == list(TARGETS)
     assert verdicts(now) == wanted
     planned = plan(now, {})
@@ -138,57 +121,43 @@ def test_the_same_methods_are_wrong_or_right_by_the_function_that_they_depend_on
 
 def test_a_helper_that_nobody_has_verified_is_named(tmp_path: Path) -> None:
     change = {HELPER.file: lambda data: data.replace(b"dp_group is not None", b"True")}
-    first, *_ = judge([installed(tmp_path, "0.7.1", change)], [catalog.fix(FIX)], {})
+    first, *_ = judge([sources.installed(tmp_path, FIX, "0.7.1", "0.7.1", change)], [catalog.fix(FIX)], {})
     assert first.verdict.code == "depends-on-unknown"
-    assert "depends on rearrange_micro_batches in verl/utils/seqlen_balancing.py" in first.verdict.detail
     assert "closest known shape: c7e86c973afc94c9 (wrong; verl 0.7.1" in first.verdict.detail
     assert "1 statement differs" in first.verdict.detail
 
 
 # -- what the sessions need -------------------------------------------------------------------------------------------
 
-_WORLD, _GIVEN = "torch.distributed.group.WORLD", "dp_group=world"
-_SOME = "torch.distributed.group.WORLD if {} else None"
+_GIVEN = "dp_group=world"
+_OTHERS = ("None", "'shard'", f"({_WORLD},)", "'WORLD'", "torch.distributed.group")
+_SIZE, _RANK = "self.ulysses_sequence_parallel_size", "torch.distributed.get_rank()"
+_ARGUMENTS = (
+    *("group=world", "dp_group=None", f"{_GIVEN} and None", "dp_group=None, same_micro_num_in_dp=True"),
+    *(f"{_GIVEN}, {it}" for it in ("same_micro_num_in_dp=False", "num_batches_divided_by=2", "min_num_micro_batch=4")),
+)
 
 
 def _by_hand(dynamic: str, batch: str) -> ByHand:
-    group, given = partial(Sub, _WORLD), partial(Sub, _GIVEN)
-    again = f"prepare_dynamic_batch({batch}, max_token_len=max_token_len, dp_group=world)"
+    """Return what a person may write instead, named by itself."""
+    conditions = (
+        *(f"{_SIZE} > 1", f"{_SIZE} == 1", f"{_RANK} == 0", _RANK, f"not {dynamic}"),
+        *(f"{batch}.batch['input_ids'].shape[0] > 4", f"{batch}.batch['input_ids'][0, 0] > 1"),
+    )
+    again = f"prepare_dynamic_batch({batch}, max_token_len=max_token_len, {_GIVEN})"
     return {
-        "no group": group("None"),
-        "a shard group": group("'shard'"),
-        "a tuple of the group": group("(torch.distributed.group.WORLD,)"),
-        "its name": group("'WORLD'"),
-        "the class of groups": group("torch.distributed.group"),
-        "only with Ulysses": group(_SOME.format("self.ulysses_sequence_parallel_size > 1")),
-        "only without Ulysses": group(_SOME.format("self.ulysses_sequence_parallel_size == 1")),
-        "only rank 0": group(_SOME.format("torch.distributed.get_rank() == 0")),
-        "all but rank 0": group(_SOME.format("torch.distributed.get_rank()")),
-        "only long batches": group(_SOME.format(f"{batch}.batch['input_ids'].shape[0] > 4")),
-        "only with a row over the middle": group(_SOME.format(f"{batch}.batch['input_ids'][0, 0] > 1")),
-        "only static batches": group(_SOME.format(f"not {dynamic}")),
-        "as another argument": given("group=world"),
-        "None after all": given("dp_group=None"),
-        "the group or none": given("dp_group=world and None"),
-        "no number is agreed on": given("dp_group=world, same_micro_num_in_dp=False"),
-        "an even number": given("dp_group=world, num_batches_divided_by=2"),
-        "four at least": given("dp_group=world, min_num_micro_batch=4"),
-        "numbers may differ": given("dp_group=None, same_micro_num_in_dp=True"),
+        **{it: Sub(_WORLD, it) for it in (*_OTHERS, *(f"{_WORLD} if {one} else None" for one in conditions))},
+        **{it: Sub(_GIVEN, it) for it in _ARGUMENTS},
         "another bound": Sub("max_token_len=max_token_len", "max_token_len=2 * max_token_len"),
         "half of the batch": Sub(f"prepare_dynamic_batch({batch}, ", f"prepare_dynamic_batch({batch}.split(2)[0], "),
-        "cut twice": Sub(
-            "world = torch.distributed.group.WORLD\n", f"world = torch.distributed.group.WORLD; {again}\n"
-        ),
+        "cut twice": Sub(f"world = {_WORLD}\n", f"world = {_WORLD}; {again}\n"),
     }
 
 
+_DYNAMIC, _BATCHES = ("use_dynamic_bsz", "self.config.use_dynamic_bsz"), ("data", "mini_batch")
 MUTANTS = [
     Mutants("verl", ("0.7.1",), _by_hand(dynamic, batch), function=target.function)
-    for target, dynamic, batch in zip(
-        TARGETS,
-        ("use_dynamic_bsz", "self.config.use_dynamic_bsz") * 2,
-        ("data", "mini_batch") * 2,
-    )
+    for target, dynamic, batch in zip(TARGETS, _DYNAMIC * 2, _BATCHES * 2)
 ]
 _SHARD = "next(self.actor_module.parameters()).device_mesh.get_all_groups()[-1]"
 _OF_ALL = r"torch\.distributed\.group\.WORLD"
@@ -207,39 +176,46 @@ PROOFS = [
 FUZZ = Fuzz(CASES, 2, "prepare_dynamic_batch|max_token_len|dp_group|use_dynamic_bsz", examples=40)
 
 
+def _at(kind: str, *functions: str) -> tuple[str, ...]:
+    """Return the frames of functions of the actor or the critic, innermost first."""
+    return tuple(f"{ACTOR if kind == 'Actor' else CRITIC}::DataParallelPPO{kind}.{name}" for name in functions)
+
+
 def _micro_batches(at: tuple[str, ...], *others: Rank | None) -> Job:
     inside = rank(issued(WORLD, 26, "all_gather", 130, at=at))
     return job([inside] * (4 - len(others)) + [*others])
 
 
-_ACTOR = "verl/workers/actor/dp_actor.py::DataParallelPPOActor."
-_FORWARD = (_ACTOR + "_forward_micro_batch", _ACTOR + "update_policy")
-_CLIP = (_ACTOR + "_optimizer_step", _ACTOR + "update_policy")
-_CRITIC = "verl/workers/critic/dp_critic.py::DataParallelPPOCritic."
-_OF_CRITIC = (_CRITIC + "_forward_micro_batch", _CRITIC + "update_critic")
-_CRITIC_CLIPS = rank(issued(WORLD, 26, "all_reduce", 21, at=(_CRITIC + "_optimizer_step", _CRITIC + "update_critic")))
-_LOG_PROB = (_ACTOR + "_forward_micro_batch", _ACTOR + "compute_log_prob")
+def _clips(at: tuple[str, ...]) -> Rank:
+    return rank(issued(WORLD, 26, "all_reduce", 21, at=at))
+
+
+def _seen(*at: str) -> Rank:
+    """Return a rank of which there is a stack alone."""
+    return rank(at=at, recorded=False)
+
+
+_FORWARD, _CLIP = (_at("Actor", name, "update_policy") for name in ("_forward_micro_batch", "_optimizer_step"))
+_OF_CRITIC, _CLIP_OF_CRITIC = (_at("Critic", it[0].rpartition(".")[2], "update_critic") for it in (_FORWARD, _CLIP))
+_LOG_PROB = _at("Actor", "_forward_micro_batch", "compute_log_prob")
+_CLIPS, _CRITIC_CLIPS = _clips(_CLIP), _clips(_CLIP_OF_CRITIC)
 _DONE = rank(issued(WORLD, 25, "all_reduce", 1, done=True), at=IDLE)
 _MESH = hung_jobs.group("12", "mesh_fsdp")
 _REPLICA = rank(issued(hung_jobs.group("14", "mesh_ddp", 0, 2), 7, "all_reduce", 328, at=_FORWARD[1:]))
-_CLIPS = rank(issued(WORLD, 26, "all_reduce", 21, at=_CLIP))
-_CLIPS_BY_STACK = rank(at=(hung_jobs.C10D, *_CLIP), recorded=False)
+_INSIDE_BY_STACK, _CLIPS_BY_STACK = (_seen(hung_jobs.C10D, *at) for at in (_FORWARD, _CLIP))
 _GATHERS = rank(issued(_MESH, 26, "all_gather", 130, at=_FORWARD), at=(hung_jobs.C10D, *_FORWARD))
 _IN_ALL = rank(
     issued(_MESH, 25, "all_gather", 130, done=True),
     issued(WORLD, 3, "all_reduce", 1, at=_CLIP),
     at=(hung_jobs.C10D, *_CLIP),
 )
-_NO_MEMORY = rank(lines=hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory"))
-_CAUGHT = _CLIPS._replace(
-    stacks=_CLIPS_BY_STACK.stacks,
-    messages=tuple(hung_jobs.failing("torch.OutOfMemoryError: CUDA out of memory", *_FORWARD)),
-)
-_INSIDE_BY_STACK = rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False)
+_NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
+_FAILED = rank(lines=hung_jobs.failing(_NO_MEMORY))
+_CAUGHT = _CLIPS._replace(stacks=_CLIPS_BY_STACK.stacks, messages=tuple(hung_jobs.failing(_NO_MEMORY, *_FORWARD)))
 
 
 def _one_saves(below: tuple[str, ...]) -> Job:
-    saves = rank(at=(hung_jobs.C10D, "job/checkpoint.py::save_checkpoint", *below), recorded=False)
+    saves = _seen(hung_jobs.C10D, "job/checkpoint.py::save_checkpoint", *below)
     return job([_INSIDE_BY_STACK, _INSIDE_BY_STACK, _CLIPS_BY_STACK, saves])
 
 
@@ -249,20 +225,16 @@ HANGS = [
     HungJob("the critic beside the actor", _micro_batches(_FORWARD, _CRITIC_CLIPS, _CRITIC_CLIPS), ""),
     HungJob("a backward that gathers again", _micro_batches(("torch/a.py::b", *_FORWARD[1:]), _CLIPS), ""),
     HungJob("log-probabilities", _micro_batches(_LOG_PROB, _DONE, _DONE)),
-    HungJob("stacks alone", job([rank(at=(hung_jobs.C10D, *_FORWARD), recorded=False), _CLIPS_BY_STACK])),
+    HungJob("stacks alone", job([_INSIDE_BY_STACK, _CLIPS_BY_STACK])),
     HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL])),
     HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None])),
     HungJob("one rank saves below the same call", _one_saves(_FORWARD[1:]), ""),
     HungJob("one rank saves at the end of it", _one_saves(_CLIP), "also"),
     HungJob("one rank is not heard of", _micro_batches(_FORWARD, _CLIPS, None)),
-    HungJob(
-        "an uneven data loader",
-        _micro_batches(("job/train.py::step",), *[rank(issued(WORLD, 26, "all_reduce", 21))] * 2),
-        "",
-    ),
+    HungJob("an uneven data loader", _micro_batches(("job/train.py::step",), _clips(()), _clips(())), ""),
     HungJob("late for a micro-batch", _micro_batches(_LOG_PROB, *[rank(at=_LOG_PROB)] * 2), ""),
     HungJob("failed in a micro-batch", _micro_batches(_LOG_PROB, rank(), rank())),
-    HungJob("no memory in a micro-batch of a patched job", _micro_batches(_LOG_PROB, _NO_MEMORY), "also"),
+    HungJob("no memory in a micro-batch of a patched job", _micro_batches(_LOG_PROB, _FAILED), "also"),
     HungJob("no memory in a micro-batch, and left out", _micro_batches(_FORWARD, _CAUGHT, _CLIPS)),
-    HungJob("stacks: at work in a micro-batch", job([rank(at=_FORWARD, recorded=False), _CLIPS_BY_STACK])),
+    HungJob("stacks: at work in a micro-batch", job([_seen(*_FORWARD), _CLIPS_BY_STACK])),
 ]

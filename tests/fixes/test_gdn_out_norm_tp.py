@@ -9,12 +9,11 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
-from support import sources, wheels
+from support import sources
 from unhang.codemods.base import AnchorError
 from unhang.judge import matrix
 from unhang.judge.decide import codemod
 from unhang.judge.findings import judge
-from unhang.records import Installation
 from unhang.shapes import catalog
 
 FIX = "gdn-out-norm-tp"
@@ -64,14 +63,7 @@ def test_a_release_without_a_gated_delta_net_does_not_need_it() -> None:
     ],
 )
 def test_code_says_whether_there_is_a_gated_delta_net(tmp_path: Path, version: str, of: str, verdict: str) -> None:
-    for file in {one.file for one in catalog.fix(FIX).functions}:
-        if data := wheels.read("megatron-core", of, file):
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_bytes(data)
-    where = Installation(
-        "megatron-core", version, str(tmp_path), str(tmp_path), str(tmp_path / "megatron/core"), "wheel", None, ()
-    )
-    (found,) = judge([where], [catalog.fix(FIX)], {})
+    (found,) = judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})
     assert found.verdict.verdict == verdict
 
 

@@ -10,11 +10,10 @@ import pytest
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
-from support import sources, wheels
+from support import sources
 from unhang.judge import matrix
 from unhang.judge.decide import NO_REWRITE
 from unhang.judge.findings import judge
-from unhang.records import Installation
 from unhang.shapes import catalog
 
 FIX, CORE = "router-token-scale", "megatron-core"
@@ -76,14 +75,7 @@ def test_each_release_has_the_verdict_of_the_losses_that_it_knows() -> None:
     ],
 )
 def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str, verdicts: set[str]) -> None:
-    for file in {one.file for one in catalog.fix(FIX).functions}:
-        if data := wheels.read(CORE, of, file):
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_bytes(data)
-    where = Installation(
-        CORE, version, str(tmp_path), str(tmp_path), str(tmp_path / "megatron/core"), "wheel", None, ()
-    )
-    found = judge([where], [catalog.fix(FIX)], {})
+    found = judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})
     assert {finding.verdict.verdict for finding in found} == verdicts
     assert {finding.verdict.code == NO_REWRITE for finding in found if finding.verdict.verdict == "needed"} == {
         version == "0.11.0"
@@ -147,23 +139,20 @@ _COUNTED: ByHand = {
     "the total too": Sub(f"total_num_tokens = {_TOTAL}", "total_num_tokens = local_num_tokens"),
     "on the host": Sub(_TOTAL, "global_tokens_per_expert.sum().item() / topk"),
 }
+_CONTEXT = "parallel_state.get_context_parallel_world_size()"
 MUTANTS = [
-    Mutants(CORE, ("0.13.1",), _instead(_SIZE, *_FACTORS), function=OLD),
-    Mutants(
-        *(
-            CORE,
-            ("0.12.3",),
-            _instead(_PARTITION, *_FACTORS, _WORLD, "parallel_state.get_context_parallel_world_size()"),
-        ),
-        function=OLD,
-    ),
-    Mutants(CORE, ("0.15.3",), _instead(_SIZE, *_FACTORS), function=ATTACH),
-    Mutants(CORE, ("0.18.2",), _ATTACHED, function=ATTACH),
-    Mutants(CORE, ("0.15.3",), _instead(_SIZE, *_FACTORS), function=Z),
-    Mutants(CORE, ("0.18.2",), _OF_Z, function=Z),
-    Mutants(CORE, ("0.18.2",), _OF_SEQUENCES, function=SEQUENCE),
-    Mutants(CORE, ("0.16.1", "0.19.2"), _OF_ALL, function=GLOBAL),
-    Mutants(CORE, ("0.19.2",), _COUNTED, function=COUNT),
+    Mutants(CORE, versions, by_hand, function=function)
+    for function, versions, by_hand in (
+        (OLD, ("0.12.3",), _instead(_PARTITION, *_FACTORS, _WORLD, _CONTEXT)),
+        (OLD, ("0.13.1",), _instead(_SIZE, *_FACTORS)),
+        (ATTACH, ("0.15.3",), _instead(_SIZE, *_FACTORS)),
+        (ATTACH, ("0.18.2",), _ATTACHED),
+        (Z, ("0.15.3",), _instead(_SIZE, *_FACTORS)),
+        (Z, ("0.18.2",), _OF_Z),
+        (SEQUENCE, ("0.18.2",), _OF_SEQUENCES),
+        (GLOBAL, ("0.16.1", "0.19.2"), _OF_ALL),
+        (COUNT, ("0.19.2",), _COUNTED),
+    )
 ]
 _PADDED = ("aux-even", "aux-uneven", "sequences-even", "z-uneven", "global-even", "one-padded", "global-dp-padded")
 _ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS = "half: the losses alone", "half: the count alone", "without the global loss"
@@ -174,6 +163,9 @@ _NO_PADDING = {
 }
 _NO_GLOBAL = {**_NO_PADDING, **dict.fromkeys(("global", "global-dp"), "it has no global loss")}
 _ROUTER, _UTILS = partial(in_file, "router.py"), partial(in_file, "moe_utils.py")
+_LOCAL = without(r"total_num_tokens / self\.tp_cp_group\.size\(\)", "local_num_tokens")
+_OWN = without(r"global\w+\.sum\(\) / topk / reduce_group\.size\(\)", "routing_map.sum() / topk")
+_FIRST = without(r"local_num_tokens \* bsz", "local_num_tokens")
 PROOFS = [
     Proofs(
         CORE,
@@ -185,18 +177,9 @@ PROOFS = [
         {
             _ALONE: Other(_UTILS(untouched), ("aux-even", "aux-uneven"), "differs"),
             _COUNT_ALONE: Other(_ROUTER(untouched), ("aux-even", "sequences", "z"), "differs", PADDED),
-            _NO_GLOBAL_LOSS: Other(
-                _ROUTER(without(r"total_num_tokens / self\.tp_cp_group\.size\(\)", "local_num_tokens")),
-                *(("global-even", "global-dp-padded"), "differs"),
-            ),
-            _OF_7481: Other(
-                _UTILS(without(r"global\w+\.sum\(\) / topk / reduce_group\.size\(\)", "routing_map.sum() / topk")),
-                *(("aux-uneven",), "differs: .* is 0.0446, right is 0.0388"),
-            ),
-            _ONE_SEQUENCE: Other(
-                _ROUTER(without(r"local_num_tokens \* bsz", "local_num_tokens")),
-                *(("sequences", "sequences-alone"), "differs", PADDED),
-            ),
+            _NO_GLOBAL_LOSS: Other(_ROUTER(_LOCAL), ("global-even", "global-dp-padded"), "differs"),
+            _OF_7481: Other(_UTILS(_OWN), ("aux-uneven",), "differs: .* is 0.0446, right is 0.0388"),
+            _ONE_SEQUENCE: Other(_ROUTER(_FIRST), ("sequences", "sequences-alone"), "differs", PADDED),
         },
     )
 ]

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +24,7 @@ from unhang.compat.sweep import clones, frozen
 from unhang.compat.sweep.as_written import Pull
 from unhang.errors import UnhangError
 from unhang.plugins import packs
+from unhang.records import Installation
 from unhang.rewrite.one_file import Step, rewrite
 from unhang.shapes import catalog, shape
 from unhang.shapes.catalog import Shape, Target
@@ -127,6 +130,25 @@ def case(fix: str, version: str, upstream: str = "", function: str = "") -> Case
 def wheel(fix: str, version: str, upstream: str = "", function: str = "") -> Source:
     """Load a release, chosen as ``case`` does."""
     return case(fix, version, upstream, function).load()
+
+
+def installed(
+    root: Path, fix: str, version: str, of: str, change: Mapping[str, Any] = MappingProxyType({})
+) -> Installation:
+    """Lay out what a release, ``of``, has of a fix with one upstream, as if it were installed as another ``version``.
+
+    ``change`` says how some files differ: they are those of another release, or what a function makes of them.
+    """
+    functions = catalog.fix(fix).functions
+    upstream = functions[0].upstream
+    for file in {one.file for one in functions}:
+        how = change.get(file, of)
+        data = wheels.read(upstream, how if isinstance(how, str) else of, file)
+        if data is not None:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(data if isinstance(how, str) else how(data))
+    package = root / upstreams.projects()[upstream]["import-name"].replace(".", "/")
+    return Installation(upstream, version, str(root), str(root), str(package), "wheel", None, ())
 
 
 def _chosen(fix: str, upstream: str, function: str) -> list[Target]:
