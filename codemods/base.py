@@ -383,6 +383,17 @@ def inside(template: str) -> Callable[[Statements], Statements]:
     return change
 
 
+def dropping(block: Sequence[ast.stmt], gone: Sequence[ast.stmt]) -> Edit:
+    """Return the edit of a whole block that drops some of its statements, with the comments above them."""
+
+    def change(nodes: Statements) -> Statements:
+        from unhang.codemods import splice
+
+        return splice.without(nodes, block, gone)
+
+    return span(block[0], block[-1], change)
+
+
 def only_first(nodes: Statements) -> Statements:
     """Drop all statements of the edit except the first, with the comments above them."""
     return nodes[:1]

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from unhang.shapes.shape import unannotated
-
 if TYPE_CHECKING:
     from unhang.codemods.edit import Edit, Statements
 
@@ -86,12 +84,6 @@ def _bare(line: cst.EmptyLine) -> cst.EmptyLine:
 def after_blank_line(statement: cst.BaseStatement) -> cst.BaseStatement:
     """Return the statement with one blank line above it."""
     return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-
-
-def source(statement: cst.BaseStatement) -> str:
-    """Return a statement's code as Python spells it without annotation, to compare with a literal."""
-    body = ast.parse(cst.Module([]).code_for_node(statement.with_changes(leading_lines=[]))).body
-    return ast.unparse(ast.Module(list(map(unannotated, body)), []))
 
 
 def block(statements: Sequence[cst.BaseStatement], like: cst.BaseSuite) -> cst.IndentedBlock:
@@ -250,7 +242,8 @@ def instead(nodes: Statements, template: str) -> Statements:
     return made
 
 
-def without(nodes: Statements, template: str) -> Statements:
-    """Return these statements without those that the template lists, one on each line."""
-    dropped = set(template.splitlines())
-    return [node for node in nodes if source(node) not in dropped]
+def without(nodes: Statements, block: Sequence[ast.stmt], gone: Sequence[ast.stmt]) -> Statements:
+    """Return the nodes of a block without those of some of its statements, and without the comments above these."""
+    if len(nodes) != len(block):
+        raise SpanError("two statements share a line")
+    return [node for node, statement in zip(nodes, block) if statement not in gone]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -67,10 +68,12 @@ def test_what_cannot_be_replaced_by_whole_lines_is_refused() -> None:
         splice.body_of(statement.body)
 
 
-def test_statements_are_compared_without_comments_and_layout_and_those_of_a_template_left_out() -> None:
-    nodes = splice.suite("# a comment\na = f( 'a' )  # another\nb = 1\nc = None\n")
-    assert splice.source(nodes[0]) == "a = f('a')"
-    assert [splice.source(node) for node in splice.without(nodes, "a = f('a')\nc = None\n")] == ["b = 1"]
+def test_statements_of_a_block_are_left_out_unless_two_share_a_line() -> None:
+    block = ast.parse("a()\nb()\n").body
+    nodes = splice.suite("# a comment\na()\nb()\n")
+    assert splice.without(nodes, block, block[:1]) == nodes[1:]
+    with pytest.raises(SpanError, match="two statements share a line"):
+        splice.without(splice.suite("a(); b()\n"), block, [])
 
 
 def test_an_elif_arm_and_a_block_like_another() -> None:

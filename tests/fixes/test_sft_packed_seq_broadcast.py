@@ -1,11 +1,6 @@
-"""sft-packed-seq-broadcast: its rewrite and anchors, and all of history."""
+"""sft-packed-seq-broadcast: its rewrite and anchors."""
 
 from __future__ import annotations
-
-import contextlib
-import re
-import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,30 +8,14 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from mutants.rules import DP, PP, TP
 from proofs.others import AS_WRITTEN, Other, Proofs, Release, as_written, without
-from support import examples, hung_jobs, sources, wheels
+from support import hung_jobs, sources
 from support.hung_jobs import HungJob, issued, job, rank
-from unhang.codemods.base import AnchorError
 from unhang.diagnose.evidence import Job
-from unhang.judge.decide import codemod
 from unhang.prove.fixes.sft_packed_seq_broadcast import CASES_0_16
-from unhang.shapes import catalog, shape
 
-FIX, FUNCTION = "sft-packed-seq-broadcast", "get_batch_on_this_tp_rank"
-# The head of a pull request, 2026-06-29: upstream's fix, and with it a padding mask. No release or branch has it.
-FIXED = {"1a5108c6c76f75b8"}
+FIX = "sft-packed-seq-broadcast"
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
 FUZZ = Fuzz(CASES, 7, r"seqlen|_broadcast|args\b|is_pipeline|batch\b", examples=70)
-
-
-def test_the_short_check_is_right_on_all_of_history() -> None:
-    """It knows each shape on record, and calls no other one fixed."""
-    change, seen = codemod(catalog.fix(FIX).targets[0]), set()
-    for function in history():
-        digest = shape.digest(function)
-        known = catalog.shape_table().shapes.get((FIX, FUNCTION, digest))
-        assert change.fixed_upstream(function) is (known.state == "fixed" if known else digest in FIXED), digest
-        seen |= {digest} if known else set()
-    assert seen >= {row["shape"] for row in sources._ROWS if row["fix"] == FIX and "first" in row}
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
@@ -48,61 +27,41 @@ def test_the_pull_request_as_written_is_affected_and_gives_the_result_of_the_unt
     assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
 
 
-_NULLED = "            max_seqlen = None\n            _broadcast(labels)\n"
-_PAIR = "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n            _broadcast(batch['max_seqlen'])\n"
-_BUFFER = "        if args.sft:\n            max_seqlen"
-_HELPER = "        def _broadcast_cu_seqlens(cu_seqlens): ...\n"
-_ARM = "        elif mpu.is_pipeline_last_stage():\n            _broadcast(batch['labels'])\n"
-_ADDED = "        {}:\n            _broadcast(batch['padding_mask'])\n"
-_FIRST = "        if args.pipeline_model_parallel_size == 1 or mtp_on_this_rank: ...\n"
-
-
-@pytest.mark.parametrize(
-    ("example", "old", "new", "refused"),
-    [
-        (0, "_rank() == 0", "_rank() == 1", "not found: if mpu"),
-        (0, _FIRST, f"{_FIRST}{_FIRST}        elif stage: ...\n", "found 2 times, expected once: if args.pipe"),
-        (0, "elif mpu.is_pipeline_last_stage()", "elif stage == 3", "not found: .*last_stage"),
-        (0, _BUFFER, _BUFFER.replace("sft", "packed"), "not found: if args.sft"),
-        (0, _NULLED, _NULLED.partition("\n")[2], "not found: max_seqlen = None"),
-        (0, _NULLED, "            max_seqlen = None\n" + _NULLED, "found 2 times, expected once: max_seqlen = None"),
-        (0, _ARM, _ARM + _PAIR, "not found: an arm of the last stage without"),
-        (0, "        batch = {", "        batch = 3, {", "not found: batch = {...}"),
-        (0, _ARM, _ARM + _ADDED.format("elif args.padded"), "no other arm but else"),
-        (0, _ARM, _ARM + _ADDED.format("else") + _PAIR, r"not found: batch\['cu_seqlens'\] = None"),
-        # `del int` makes `int` local to the function, and the last stage calls the helper only when rewritten
-        (0, "    return batch", "    del int\n    return batch", "that does not rebind int"),
-        (1, _HELPER, "", "not found: def _broadcast_cu_seqlens"),
-        (1, _PAIR, "", "not found: _broadcast_cu_seqlens"),
-        (1, _PAIR, _PAIR * 2, "found 2 times, expected once: _broadcast_cu_seqlens"),
-        (1, " if args.hybrid_context_parallel else None", "", "not found: max_seqlen made for args.sft, and then"),
-    ],
-)
-def test_a_missing_anchor_or_one_too_many_is_refused(example: int, old: str, new: str, refused: str) -> None:
-    change = codemod(catalog.fix(FIX).targets[0])
-    code = examples.examples(type(change))[example].before
-    assert change.plan(examples.function_of(code))
-    assert old in code
-    with pytest.raises(AnchorError, match=refused):
-        change.plan(examples.function_of(code.replace(old, new)))
-
-
-def history() -> Iterator[shape.Function]:
-    """Yield the function as it ever was; skips the test without a clone."""
-    git = ["git", "-C", str(wheels.clone("megatron-core"))]
-    files = {target.file for target in catalog.fix(FIX).targets}
-    log = [*git, "log", "--all", "-m", "--raw", "--no-abbrev", "--no-renames", "--format=", "--", *files]
-    rows = subprocess.run(log, capture_output=True, text=True, check=True).stdout.splitlines()
-    code = re.compile(rf"^def {FUNCTION}\(.*?(?=^[\w@#]|\Z)", re.MULTILINE | re.DOTALL)
-    texts: set[str] = set()
-    for blob in {row.split()[3] for row in rows} - {"0" * 40}:
-        data = subprocess.run([*git, "cat-file", "blob", blob], capture_output=True, text=True, check=True).stdout
-        texts.update(code.findall(data))
-    for text in texts:
-        with contextlib.suppress(SyntaxError):  # heads of pull requests may have conflict markers
-            yield examples.function_of(text)
-
-
+_WHOLE = "        if args.pipeline_model_parallel_size == 1 or mtp_on_this_rank:\n            "
+_NULLED = "            max_seqlen = None\n            _broadcast(labels)"
+_END = "_broadcast(batch['attention_mask'])\n    else:"
+_PAIR = "_broadcast_cu_seqlens(batch['cu_seqlens'])"
+_IDS, _NEXT, _FLAG = "_broadcast(batch['position_ids'])", "\n            ", "if has_cu_seqlens:\n"
+_HYBRID, _LOCAL = "if args.hybrid_context_parallel else None\n        local_cp", "\n        local_cp"
+_EDITED = [
+    ("_rank() == 0", "_rank() == 1", "not found: if mpu"),
+    (f"{_WHOLE}_broadcast(tokens)", f"{_WHOLE}pass\n{_WHOLE}pass", "found 2 times, expected once: if args.pipe"),
+    ("elif mpu.is_pipeline_last_stage()", "elif stage == 3", "not found: .*last_stage", 2),
+    ("or args.sft:", "or args.packed:", "not found: if args.sft"),
+    (_NULLED, "            _broadcast(labels)", "not found: max_seqlen = None"),
+    (_NULLED, f"            max_seqlen = None\n{_NULLED}", "found 2 times, expected once: max_seqlen = None"),
+    (_END, f"{_PAIR}\n    else:", "not found: an arm of the last stage without"),
+    ("        batch = {'tokens': tokens", "        batch = 3, {'tokens': tokens", "not found: batch = {...}"),
+    (_END, f"pass\n        elif args.padded:{_NEXT}{_END}", "no other arm but else"),
+    (_END, f"pass\n        else:{_NEXT}pass{_NEXT}{_END}", r"not found: batch\['cu_seqlens'\] = None"),
+    # `del int` makes `int` local to the function, and the last stage calls the helper only when rewritten
+    ("    return batch", "    del int\n    return batch", "that does not rebind int"),
+]
+_EDITED_0_16 = [
+    ("def _broadcast_cu_seqlens(cu_seqlens)", "def other(cu_seqlens)", "not found: def _broadcast_cu_seqlens", 2),
+    (f"{_IDS}{_NEXT}{_PAIR}", _IDS, "not found: _broadcast_cu_seqlens", 2),
+    (f"{_IDS}{_NEXT}{_PAIR}", f"{_PAIR}{_NEXT}{_PAIR}", "found 2 times, expected once: _broadcast_cu_seqlens", 2),
+    (_HYBRID, _LOCAL, "not found: max_seqlen made for args.sft, and then"),
+]
+REFUSED = [*sources.edits(CASES[1], _EDITED), *sources.edits(CASES[3], _EDITED_0_16)]
+_UNLIKE = [
+    ("cu_seqlens.dim() == 2 and ", ""),  # as in the first drafts of that change
+    ("        elif has_cu_seqlens:\n            tokens", "        elif cp_size > 1:\n            tokens"),
+    ("        elif has_cu_seqlens:\n            batch", "        elif batch['max_seqlen']:\n            batch"),
+    ("has_cu_seqlens or is_hybrid_cp:\n                cu_seqlens", "is_hybrid_cp:\n                cu_seqlens"),
+    (f"loss_mask']){_NEXT}{_FLAG}                {_PAIR}", f"loss_mask']){_NEXT}{_FLAG}"),
+]
+UNLIKE_UPSTREAM = sources.edits(sources.case(FIX, "0.19.2", "megatron-core"), _UNLIKE)
 _SENT = "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n            _broadcast(batch['max_seqlen'])\n"
 _RECEIVED = "            cu_seqlens = _broadcast_cu_seqlens()\n            _broadcast(max_seqlen)\n\n        batch = {"
 _ELIF = "\n        elif args.sft:"
