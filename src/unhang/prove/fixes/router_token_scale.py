@@ -4,16 +4,15 @@ The router is a module of its own in Megatron's data parallelism. Its tokens are
 data-parallel rank has its own sequence, and the model's loss is zero. The finalizer divides by all tokens that are not
 padded. The right gradient is that of the same loss in plain torch, of all tokens in one process.
 
-Each function of the fix is judged beside right ones: of the others, those that it meets are replaced (``_mend``). The
-count is judged by what it returns.
+Each function of the fix is judged beside right ones: of the others, those that it meets are replaced (``_mend``).
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import itertools
-from contextlib import nullcontext
 from functools import cache, partial, partialmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,7 @@ from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks import megatron, routers
 
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 AUX, SEQUENCE, GLOBAL, Z = "aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"
 EVEN, UNEVEN = (1, 3), (3,)
@@ -38,12 +36,6 @@ class Loss(NamedTuple):
     sequences: int = 1
     prompt: int = 0
     """How many tokens at the start of a sequence have no target: the loss function does not count these."""
-
-    def text(self) -> str:
-        """Return which loss it is."""
-        padded = f", padded at {', '.join(map(str, self.padded))}" if self.padded else ""
-        prompt = f", a prompt of {self.prompt}" if self.prompt else ""
-        return f"{self.kind}{padded}{f', {self.sequences} sequences' if self.sequences > 1 else ''}{prompt}"
 
 
 _ONE, _TWO, _CP, _BOTH = Topology(), Topology(tp=2), Topology(cp=2), Topology(tp=2, cp=2)
@@ -91,54 +83,40 @@ _Z, _SEQUENCES, _EVERYWHERE = (f"TopKRouter.{it}" for it in ("apply_z_loss", "_a
 _COUNT = "get_tokens_per_expert_and_token_count"
 _ROUTER, _UTILS = "megatron.core.transformer.moe.router", "megatron.core.transformer.moe.moe_utils"
 _MASKS = ((), EVEN, UNEVEN)
-_LAYERS: dict[str, dict[str, Any]] = {
-    "beside MTP": {"number": 2},
-    "MTP": {"number": 2, "is_mtp": True},
-    "beside repeated MTP": {"number": 2, "repeats": True},
-    "repeated MTP": {"number": 2, "is_mtp": True, "repeats": True},
-    "repeated MTP, no number": {"is_mtp": True, "repeats": True},
-}
 
 
 def _settings() -> Iterator[Case]:
     """Yield the settings of each function."""
-    of_sequences = [Loss(SEQUENCE, it, size) for it in _MASKS for size in (1, 2, 3)]
-    losses: dict[str, list[Loss]] = {
-        _OLD: [Loss(AUX), Loss(SEQUENCE), Loss(SEQUENCE, sequences=2)],
-        _ATTACH: [*(Loss(AUX, it) for it in _MASKS), Loss(SEQUENCE), Loss(GLOBAL)],
-        _Z: [Loss(Z, it) for it in _MASKS],
-        _SEQUENCES: [*of_sequences, Loss(AUX)],  # with another loss it has none of its own
-        _EVERYWHERE: [*(Loss(GLOBAL, it) for it in _MASKS), Loss(AUX)],
-        _COUNT: [*of_sequences, *(Loss(GLOBAL, it) for it in _MASKS)],
-    }
-    others: dict[str, list[dict[str, Any]]] = {
-        _OLD: [{"dispatcher": "alltoall_seq"}, {"dispatcher": "allgather"}, {"coefficient": 0}],
-        _ATTACH: [{"counted": False}],
-        _Z: [{"coefficient": 0}, {"trains": False}, {"has_gradients": False}],
-        _COUNT: [{"topk": 1}],
-    }
-    for of in losses:
-        layers = [{"layers": name} for name in _LAYERS] if of in (_OLD, _ATTACH, _Z) else []
-        for more in (*others.get(of, ()), *layers, {"coefficient": 2}, {"per_token": False}):
-            for topology in (_ONE, _TWO, _BOTH):
-                yield _setting(of, topology, losses[of][0], **more)
-        for topology, loss in itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of]):
+    of_aux, dispatchers = [Loss(AUX, it) for it in _MASKS], [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]
+    every: list[tuple[str, list[Loss], list[dict[str, Any]]]] = [
+        (_OLD, [Loss(AUX), Loss(SEQUENCE), Loss(SEQUENCE, sequences=2)], dispatchers),
+        (_ATTACH, [*of_aux, Loss(SEQUENCE), Loss(GLOBAL)], [{"counted": False}]),
+        (_Z, [Loss(Z, it) for it in _MASKS], []),
+        (_SEQUENCES, [Loss(SEQUENCE, it, size) for it in _MASKS for size in (1, 2, 3)], []),
+        (_EVERYWHERE, [Loss(GLOBAL, it) for it in _MASKS], []),
+        (_COUNT, [*of_aux, *(Loss(SEQUENCE, it) for it in _MASKS)], []),
+    ]
+    for of, losses, others in every:
+        for topology, loss in itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses):
             yield _setting(of, topology, loss)
+        others += [{"coefficient": 2}, {"per_token": False}]
+        for topology, more in itertools.product((_ONE, _TWO, _BOTH), others):
+            yield _setting(of, topology, losses[0], **more)
 
 
 def _setting(of: str, topology: Topology, loss: Loss, **options: Any) -> Case:
-    about = "".join(f", {name} {value}" for name, value in options.items())
-    name = f"{of}: {loss.text()}, TP {topology.tp}, CP {topology.cp}, DP {topology.dp}{about}"
     has_one = topology.world == 1 and (loss.kind != SEQUENCE or loss.sequences == 1)
-    is_right = has_one or options.get("per_token") is False or options.get("coefficient") == 0
-    may = {} if is_right else {"may_pass": True}
-    return Case(
-        name, topology, PASSED if is_right else DIFFERS, options={"losses": (loss,), "of": [of], **may, **options}
-    )
+    is_right = has_one or options.get("per_token") is False
+    text = ", ".join(map(str, (of, topology.text(), *loss, *options.items())))
+    options |= {"losses": (loss,), "of": [of], **({} if is_right else {"may_pass": True})}
+    return Case(text, topology, PASSED if is_right else DIFFERS, options=options)
 
 
 GRID = [*_settings()]
-HELD = {"layer_number": "is about the log alone"}
+HELD = {
+    "mtp_|layer_number": "how often a layer runs, by which its losses are divided, per token or not",
+    r"_coeff|\.training|is_grad_enabled": "without such a loss, or without a gradient, nothing is scaled",
+}
 _TOKENS, _WIDTH, _EXPERTS, _TOPK, _CLOSE = 4, 3, 4, 2, 1e-5
 
 
@@ -172,8 +150,7 @@ def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case
 
 def caveat(case: Case) -> str:
     """Return what the case supposes of the user's job."""
-    supposed = "supposes per-token loss and auxiliary losses, with and without a padding mask"
-    return f"{supposed}, and several sequences in a micro-batch"
+    return "supposes per-token loss, and auxiliary losses of several sequences, with and without a padding mask"
 
 
 def prepare() -> None:
@@ -201,14 +178,12 @@ def _log(name: str, value: Any, *_: Any, **__: Any) -> None:
 
 def has_feature(function: ast.FunctionDef) -> bool:
     """Return whether a function has the count of tokens that it hands on; only those that hand one on may lack it."""
-    import ast
-
     hands_on = f"TopKRouter.{function.name}" in (_SEQUENCES, _EVERYWHERE)
     return not hands_on or "valid_token_count" in ast.unparse(function)
 
 
 class Step(NamedTuple):
-    """What one loss leaves on a rank: the gradient of the router's weight; or what is counted."""
+    """What one loss leaves on a rank: the gradient of the router's weight."""
 
     of: str
     found: list[float]
@@ -219,22 +194,14 @@ class Step(NamedTuple):
     due: float = 0.0
     """What all ranks log together."""
 
-    def is_right(self) -> bool:
-        """Return whether it is what it should be."""
-        return all(abs(one - other) < _CLOSE for one, other in zip(self.found, self.right))
-
-    def text(self) -> str:
-        """Return the norms of both."""
-        found, right = (sum(one * one for one in values) ** 0.5 for values in (self.found, self.right))
-        return f"{self.of} is {found:.4f}, right is {right:.4f}"
-
 
 def wrong(case: Case, ranks: Sequence[Sequence[Step]]) -> str:
     """Return what is wrong on some rank; empty where nothing is."""
-    found = []
+    found: list[str] = []
     for steps in zip(*ranks):
         first, logged = steps[0], sum(step.logged for step in steps)
-        found += [step.text() for step in steps if not step.is_right()][:1]
+        apart = [it for it in steps if not all(abs(one - due) < _CLOSE for one, due in zip(it.found, it.right))]
+        found += map(_text, apart[:1])
         if not abs(logged - first.due) < _CLOSE:
             found.append(f"{first.of}; {logged:.4f} is logged in all, right is {first.due:.4f}")
         if any(step.waits for step in steps):
@@ -244,20 +211,22 @@ def wrong(case: Case, ranks: Sequence[Sequence[Step]]) -> str:
 
 def right(case: Case, ranks: Sequence[Sequence[Step]]) -> str:
     """Return what was seen."""
-    return "; ".join(one.text() for one in ranks[0]) or "no such loss here"
+    return "; ".join(map(_text, ranks[0])) or "no such loss here"
+
+
+def _text(step: Step) -> str:
+    found, right = (sum(one * one for one in values) ** 0.5 for values in (step.found, step.right))
+    return f"{step.of} is {found:.4f}, right is {right:.4f}"
 
 
 def on_rank(case: Case, rank: int) -> list[Step]:
-    """Return what each loss of the case leaves that this release has; or what the count counts."""
+    """Return what each loss of the case leaves that this release has."""
     megatron.initialize(case.topology)
     kind = importlib.import_module(_ROUTER).TopKRouter
-    function = case.options.get("function", "")
-    if function == _COUNT:
-        return [_counts(case)]
-    _mend(function)
+    _mend(function := case.options.get("function", ""))
     masks = {"padding_mask", "with_padding_mask", "valid_token_count"}
-    every = [kind.forward, *([getattr(kind, function.rpartition(".")[2])] if function else [])]
-    knows_padding = all(masks & {*inspect.signature(it).parameters} for it in every)
+    judged = getattr(kind, function.rpartition(".")[2], kind.forward)
+    knows_padding = all(masks & {*inspect.signature(it).parameters} for it in (kind.forward, judged))
     return [
         _step(case, loss)
         for loss in (Loss(*given) for given in case.options["losses"])
@@ -269,9 +238,9 @@ def on_rank(case: Case, rank: int) -> list[Step]:
 def _mend(function: str) -> None:
     """Put right functions in the place of those that the judged one meets."""
     router = importlib.import_module(_ROUTER)
-    if function and hasattr(router, _COUNT):
+    if function not in ("", _COUNT) and hasattr(router, _COUNT):
         vars(router)[_COUNT] = _counted
-    if function in (_SEQUENCES, _EVERYWHERE):
+    if function in (_SEQUENCES, _EVERYWHERE, _COUNT):
         name = _ATTACH.rpartition(".")[2]
         setattr(router.TopKRouter, name, partialmethod(_attached, getattr(router.TopKRouter, name)))
 
@@ -347,40 +316,6 @@ def _drawn(loss: Loss, rank: int) -> tuple[Any, Any, Any]:
     return tokens[:, :1].repeat(1, loss.sequences, 1), weight, valid[:, None].repeat(1, loss.sequences)
 
 
-def _own(topology: Topology) -> tuple[slice, slice]:
-    """Return which tokens of a sequence the ranks of TP have that are of one rank of CP, and which this rank has."""
-    from megatron.core import parallel_state
-
-    of_cp = _TOKENS // topology.cp
-    of_tp, first = of_cp // topology.tp, parallel_state.get_context_parallel_rank() * of_cp
-    begin = first + parallel_state.get_tensor_model_parallel_rank() * of_tp
-    return slice(first, first + of_cp), slice(begin, begin + of_tp)
-
-
-def _counts(case: Case) -> Step:
-    """Count what the tokens of this rank choose, over the ranks that a loss is reduced over."""
-    import torch
-    import torch.distributed as dist
-    from megatron.core import parallel_state
-
-    loss, topk, topology = Loss(*case.options["losses"][0]), case.options.get("topk", _TOPK), case.topology
-    chosen = []
-    for rank in range(topology.dp):
-        tokens, weight, valid = _drawn(loss, rank)
-        choices = (tokens @ weight.t()).topk(topk).indices
-        chosen.append(torch.zeros(*tokens.shape[:2], _EXPERTS).scatter(2, choices, 1.0).bool() & valid[..., None])
-    mine = chosen[parallel_state.get_data_parallel_rank()]
-    every = torch.cat(chosen) if loss.kind == GLOBAL else mine
-    group = dist.group.WORLD if loss.kind == GLOBAL else parallel_state.get_tensor_and_context_parallel_group()
-    own = mine[_own(topology)[1]].reshape(-1, loss.sequences * _EXPERTS)
-    function = getattr(importlib.import_module(_UTILS), _COUNT)
-    with _waits() as waits:
-        experts, local, total = function(own, group, topk=topk * loss.sequences, with_padding_mask=bool(loss.padded))
-    due = float(every.any(-1).sum()) / loss.sequences
-    found = [*experts.tolist(), float(local) * group.size(), float(total)]
-    return Step(f"{loss.text()}: the count", found, [*every.sum(0).flatten().tolist(), due, due], waits.count)
-
-
 def _step(case: Case, loss: Loss) -> Step:
     """Run a step of the real router and the real finalizer."""
     import torch
@@ -388,96 +323,73 @@ def _step(case: Case, loss: Loss) -> Step:
     from megatron.core.distributed.finalize_model_grads import finalize_model_grads
 
     options, topology = case.options, case.topology
-    per_token, coefficient = options.get("per_token", True), options.get("coefficient", 1)
-    router = _router(topology, loss, per_token, coefficient)
-    uses = _adapt(router, options)
+    per_token, router = options.get("per_token", True), _router(case, loss)
     wrapped = distributed.DistributedDataParallel(
         router.config, distributed.DistributedDataParallelConfig(use_distributed_optimizer=False), router
     )
     tokens, weight, valid = _drawn(loss, parallel_state.get_data_parallel_rank())
     with torch.no_grad():
         router.weight.copy_(weight)
-    of_cp, own = _own(topology)
+    of_cp, of_tp = _TOKENS // topology.cp, _TOKENS // topology.cp // topology.tp
+    first = parallel_state.get_context_parallel_rank() * of_cp
+    own = slice(begin := first + parallel_state.get_tensor_model_parallel_rank() * of_tp, begin + of_tp)
     # before 0.13 the loss functions sum the tokens over CP, and not the finalizer
     is_summed = "with_context_parallel" not in inspect.getsource(finalize_model_grads)
     targets = valid.clone()
     targets[: loss.prompt] = False
-    counted = (targets if is_summed else targets[of_cp]).sum().to(torch.int)
+    counted = (targets if is_summed else targets[first : first + of_cp]).sum().to(torch.int)
     _LOGGED.clear()
-    with _waits() as waits, nullcontext() if options.get("has_gradients", True) else torch.no_grad():
+    with _waits() as waits:
         probs, _ = wrapped(tokens[own], **({"padding_mask": ~valid[own]} if loss.padded else {}))
-    if probs.requires_grad:
-        (probs.sum() * 0).backward()
+    (probs.sum() * 0).backward()
     finalize_model_grads([wrapped], counted * options.get("counts", True) if per_token else None)
-    gradient, due = _plain(case, loss, uses)
+    gradient, due = _plain(case, loss)
     if (gathers := "alltoall_seq") == options.get("dispatcher") and gathers in inspect.getsource(router.routing):
         due *= topology.tp  # each rank of TP has gathered the tokens of all
     found = router.weight.main_grad.flatten().tolist()
-    return Step(f"{loss.text()}: the gradient", found, gradient, waits.count, float(sum(_LOGGED)), due)
+    return Step(f"{loss.kind}: the gradient", found, gradient, waits.count, float(sum(_LOGGED)), due)
 
 
-def _router(topology: Topology, loss: Loss, per_token: bool, coefficient: float) -> Any:
+def _router(case: Case, loss: Loss) -> Any:
+    """Return a router. The judged function may know fewer arguments than it is given, or more than its release."""
+    from megatron.core import parallel_state
     from megatron.core.transformer.moe import moe_utils
     from megatron.core.transformer.moe.router import TopKRouter
     from megatron.core.transformer.transformer_config import TransformerConfig
 
+    options, topology, balances = case.options, case.topology, loss.kind != Z
+    coefficient = options.get("coefficient", 1)
     config = TransformerConfig(
-        num_layers=1,
-        hidden_size=_WIDTH,
-        num_attention_heads=2,
-        kv_channels=2,
-        num_moe_experts=_EXPERTS,
-        moe_router_topk=_TOPK,
-        moe_router_load_balancing_type="none" if loss.kind == Z else loss.kind,
-        moe_aux_loss_coeff=0.0 if loss.kind == Z else coefficient,
-        moe_z_loss_coeff=(coefficient or None) if loss.kind == Z else None,
-        calculate_per_token_loss=per_token,
-        tensor_model_parallel_size=topology.tp,
-        context_parallel_size=topology.cp,
-        sequence_parallel=topology.tp > 1,
-        add_bias_linear=False,
+        num_layers=1, hidden_size=_WIDTH, num_attention_heads=2, kv_channels=2, num_moe_experts=_EXPERTS,
+        moe_router_topk=_TOPK, moe_router_load_balancing_type=loss.kind if balances else "none",
+        moe_aux_loss_coeff=coefficient if balances else 0.0, moe_z_loss_coeff=None if balances else coefficient,
+        calculate_per_token_loss=options.get("per_token", True), tensor_model_parallel_size=topology.tp,
+        context_parallel_size=topology.cp, sequence_parallel=topology.tp > 1, add_bias_linear=False,
         use_cpu_initialization=True,
-    )
+    )  # fmt: skip
     accepted = inspect.signature(TopKRouter).parameters
     names = [name for name in ("model_comm_pgs", "pg_collection") if name in accepted]
     router = TopKRouter(config, **{name: getattr(moe_utils, f"get_default_{name}")() for name in names})
     router.set_layer_number(1)
+    router.is_mtp_layer, router.mtp_layer_number = False, None
+    config.mtp_num_layers, config.mtp_use_repeated_layer = None, False
+    config.moe_token_dispatcher_type = options.get("dispatcher", "alltoall")
+    groups = {"tp_group": "tensor_model", "cp_group": "context", "tp_cp_group": "tensor_and_context"}
+    for name, of in groups.items():
+        vars(router).setdefault(name, getattr(parallel_state, f"get_{of}_parallel_group")())
+    judged = options.get("function", "").rpartition(".")[2]
+    if real := getattr(router, judged, None):
+        adapted = _known(real, set() if options.get("counted", True) else {"valid_token_count"})
+        setattr(router, judged, partial(_balanced, real) if options["function"] == _OLD else adapted)
     return router.train()
 
 
-def _adapt(router: Any, options: Mapping[str, Any]) -> frozenset[str]:
-    """Set what a setting wants of a router, and return the names that the judged function uses.
-
-    It may know fewer arguments than its nearest release gives it, and its caller may give no count.
-    """
-    from megatron.core import parallel_state
-
-    layers, config = _LAYERS.get(options.get("layers", ""), {}), router.config
-    router.is_mtp_layer, router.mtp_layer_number = layers.get("is_mtp", False), None
-    config.mtp_num_layers, config.mtp_use_repeated_layer = layers.get("number"), layers.get("repeats", False)
-    config.moe_token_dispatcher_type = options.get("dispatcher", "alltoall")
-    router.train(options.get("trains", True))
-    groups = {"tp_group": "tensor_model", "cp_group": "context", "tp_cp_group": "tensor_and_context"}
-    for name, of in groups.items():  # a commit may have them before its nearest release does
-        vars(router).setdefault(name, getattr(parallel_state, f"get_{of}_parallel_group")())
-    name = options.get("function", "").rpartition(".")[2]
-    if not name:
-        return frozenset()
-    real = getattr(router, name)
-    adapted = _known(real, set() if options.get("counted", True) else {"valid_token_count"})
-    setattr(router, name, partial(_balanced, real) if options["function"] == _OLD else adapted)
-    return frozenset(real.__code__.co_names)
-
-
-def _plain(case: Case, loss: Loss, uses: frozenset[str]) -> tuple[list[float], float]:
-    """Return the gradient of the mean loss of all tokens, in plain torch and in one process; and what is to be logged.
-
-    Of a layer that runs several times each run has its part: for the z loss, of what is logged alone.
-    """
+def _plain(case: Case, loss: Loss) -> tuple[list[float], float]:
+    """Return the gradient of the mean loss of all tokens, in plain torch, in one process; and what is to be logged."""
     import torch
 
     options, topology = case.options, case.topology
-    layers, per_token = _LAYERS.get(options.get("layers", ""), {}), options.get("per_token", True)
+    per_token = options.get("per_token", True)
     drawn = [_drawn(loss, rank) for rank in range(topology.dp)]
     weight = drawn[0][1].requires_grad_()
     rows = [(tokens[valid] @ weight.t(), valid.sum()) for tokens, _, valid in drawn]
@@ -498,16 +410,11 @@ def _plain(case: Case, loss: Loss, uses: frozenset[str]) -> tuple[list[float], f
     else:
         logged = sum(_balance(logits) for logits, _ in rows)
         total = sum(_balance(logits) * of for logits, of in rows) / count
-    repeats = layers.get("number", 1) if layers.get("is_mtp") and layers.get("repeats") else 1
-    repeats = repeats if "is_mtp_layer" in uses else 1
     # the finalizer divides by the tokens that have a target, and the router counts all; without it, CP is divided by
     prompt = 0 if options.get("as_set") else loss.prompt
     total = total * _TOKENS / (_TOKENS - prompt) if per_token else total / topology.cp
-    runs = options.get("trains", True) and options.get("has_gradients", True)
-    coefficient = options.get("coefficient", 1) * runs
-    (total * coefficient / (1 if loss.kind == Z else repeats)).backward()
-    gradient: list[float] = weight.grad.flatten().tolist()
-    return gradient, float(logged) / repeats * bool(coefficient)
+    (total * options.get("coefficient", 1)).backward()
+    return weight.grad.flatten().tolist(), float(logged)
 
 
 def _balance(logits: Any) -> Any:
