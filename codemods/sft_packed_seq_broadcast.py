@@ -52,6 +52,7 @@ class GetBatchOnThisTpRank(Codemod):
     Before::
 
         def get_batch_on_this_tp_rank():
+            args = get_args()
             if mpu.get_tensor_model_parallel_rank() == 0:
                 if args.pipeline_model_parallel_size == 1 or mtp_on_this_rank: ...
                 elif mpu.is_pipeline_first_stage(): ...
@@ -82,6 +83,8 @@ class GetBatchOnThisTpRank(Codemod):
 
                 elif args.sft:
             ...
+                        max_seqlen = None
+
                 elif args.sft:
                     # unhang sft-packed-seq-broadcast: this stage attends over packed sequences too
                     labels = None
