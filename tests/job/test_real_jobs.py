@@ -154,7 +154,7 @@ JOBS = [
     ("short-last-window", "ms-swift 4.6.0", "swift rlhf --rlhf_type dpo --gradient_accumulation_steps 4", {
         "rlhf_type=simpo": STRIKES, "rlhf_type=kto": CANNOT, "deepspeed=zero2": UNKNOWN,
     }),
-    ("mfsdp-pipeline-checkpoint", "ms-swift 4.6.0",
+    ("mfsdp-pp-checkpoint", "ms-swift 4.6.0",
         "megatron sft --use_megatron_fsdp true --pipeline_model_parallel_size 2", {
         "pipeline_model_parallel_size=1": CANNOT, "use_megatron_fsdp=false": CANNOT,
     }),

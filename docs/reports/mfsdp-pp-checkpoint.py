@@ -1,6 +1,6 @@
 """megatron-core: pipeline stages overwrite each other's layers in a checkpoint of Megatron-FSDP.
 
-python mfsdp-pipeline-checkpoint.py, where megatron-core and torch are: two processes are two stages, on a CPU.
+python mfsdp-pp-checkpoint.py, where megatron-core and torch are: two processes are two stages, on a CPU.
 """
 
 import tempfile

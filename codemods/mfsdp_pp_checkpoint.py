@@ -11,18 +11,20 @@ from unhang.shapes.shape import Function
 
 _LAST, _OURS = "preprocess_state_dict_for_uneven_dtensor", "in_whole_model"
 _RENAMED = """\
-# unhang mfsdp-pipeline-checkpoint: a layer's name counts the layers of earlier stages, too
-numbers = {}
+# unhang mfsdp-pp-checkpoint: a layer's name counts the layers of earlier stages, too
+earlier = {}
 for name, layer in model.named_modules():
     path, _, place = name.replace("module.", "").partition("layers.")
-    if place.isdigit() and getattr(layer, "layer_number", None):
-        numbers[path, place] = layer.layer_number - 1
+    if place.isdigit() and isinstance(getattr(layer, "layer_number", None), int):
+        earlier.setdefault(path, set()).add(layer.layer_number - 1 - int(place))
 
 def in_whole_model(name):
     path, layers, rest = name.partition("layers.")
     place, dot, rest = rest.partition(".")
-    number = numbers.get((path.replace("module.", ""), place), place)
-    return f"{path}{layers}{number}{dot}{rest}"
+    count, *others = earlier.get(path.replace("module.", ""), [0])
+    if place.isdigit() and count > 0 and not others:  # or its numbers say something else
+        place = int(place) + count
+    return f"{path}{layers}{place}{dot}{rest}"
 
 STATE["model"] = {in_whole_model(name): it for name, it in STATE["model"].items()}
 if "optimizer" in STATE:

@@ -1,4 +1,4 @@
-"""mfsdp-pipeline-checkpoint: its anchors, and what the sessions need of it."""
+"""mfsdp-pp-checkpoint: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mutants.by_hand import Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 
-FIX = "mfsdp-pipeline-checkpoint"
+FIX = "mfsdp-pp-checkpoint"
 RELEASES = {"megatron-lm": ["0.17.1", "0.19.2"], "megatron-bridge": ["0.3.0", "0.6.2"], "ms-swift": ["4.5.3", "4.6.0"]}
 CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
 _LAST, _MISSED = "preprocess_state_dict_for_uneven_dtensor", "not found: preprocess"
@@ -16,12 +16,11 @@ REFUSED = sources.edits(CASES[0], [(f"{_LAST}(state_dict)", new) for new in _EDI
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_NUMBER, _KEY = "layer.layer_number - 1", '(path.replace("module.", ""), place)'
 _PARTS, _OF_MODEL = '{"state", "param_to_group_meta"}', 'in_whole_model(name): it for name, it in state_dict["model"]'
 BY_HAND = {
-    **{f"as {new}": Sub(_NUMBER, new) for new in ("layer.layer_number", "layer.layer_number - 2", "place")},
-    "by the place alone": Sub(f"numbers.get({_KEY}", "{key[1]: it for key, it in numbers.items()}.get(place"),
-    "by the whole path": Sub(_KEY, "(path, place)"),
+    **{f"by {new}": Sub("layer_number - 1", new) for new in ("layer_number", "layer_number - 2")},
+    **{f"where {new}": Sub("count > 0 and not others", new) for new in ("count > 0", "count and not others", "count")},
+    "by the whole path": Sub('path.replace("module.", "")', "path"),
     "not of the model": Sub(_OF_MODEL, 'name: it for name, it in state_dict["model"]'),
     **{f"of the optimizer {new}": Sub(_PARTS, new) for new in ("set()", '{"state"}', '{"param_to_group_meta"}')},
     "without the rest": Sub("{dot}{rest}", "{dot}"),

@@ -34,7 +34,7 @@ _LATER = ("handle_gdn_in_state_dict", "handle_mla_down_proj_in_state_dict", "han
 _LAYERS, _AT, _MISSING = 4, "layers 1 2 3 4 are", "Missing key in checkpoint"
 _ONE, _TWO, _FOUR = Topology(dp=2), Topology(pp=2), Topology(pp=2, dp=2)
 _FIRST, _EXPERTS, _GATED = "num_layers_in_first_pipeline_stage", "num_moe_experts", "gated_linear_unit"
-_OLD = {"is_old": True}
+_OLD, _MOMENTS = {"is_old": True}, ("exp_avg", "exp_avg_sq")
 CASES = (
     Case("pp2", _TWO, DIFFERS, _AT, core=True),
     Case("pp1-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1}, core=True),
@@ -64,7 +64,7 @@ RULED_OUT = ("pp", "with PP 1 each layer has a name of its own")
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
-    stages, old = case.topology.pp, "a load of a checkpoint that was saved at PP over 1 without the fix"
+    stages, old = case.topology.pp, "a load, at PP over 1, of a checkpoint that was saved at PP over 1 without this fix"
     return {
         **{"use_megatron_fsdp": True, "pipeline_model_parallel_size": stages, "a checkpoint is saved or loaded": True},
         "strict_fsdp_dtensor_load": "is_partial" not in case.options,
@@ -77,8 +77,8 @@ def prepare() -> None:
     shims.newer_typing()
     megatron_fsdp.prepare()
     bridge = partial(Filled, make=lambda _: MagicMock(return_value=(None, False)))  # it imports what may not be there
-    around = Around("megatron.bridge", _PLACES, bridge), Around("swift", _PLACES, Filled)
-    sys.meta_path[:0] = [*around, Around("modelopt", (), Filled)]
+    filled = {"megatron.bridge": bridge, "swift": Filled, "modelopt": Filled}
+    sys.meta_path[:0] = [Around(package, _PLACES, module) for package, module in filled.items()]
     if sites.ROOTS:
         importlib.import_module(_module())
 
@@ -121,16 +121,16 @@ class _Stage:
         apart = size.world if size.dp == 1 else stages  # or the ranks of a stage share its weights
         self._shard, self._options, self._state = rank % (size.world // apart), options, {}
         self._args = SimpleNamespace(swiglu=_GATED in options, num_experts=options.get(_EXPERTS))
+        self._experts = lambda state, of=self._args.num_experts: handle_experts_in_state_dict(state, of)
         model = _model(case, stages)
-        units = [type(model.module.decoder.layers[-1])]
-        self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=units)
+        layer = type(model.module.decoder.layers[-1])
+        self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=[layer])
         self._model.config = model.config
         weights = {f"module.{name}": it for name, it in self._model.named_parameters()}
         self._rows = [(self._of(name), it) for name, it in weights.items()]
         if "is_bare" not in options:
-            names = handle_experts_in_state_dict(weights, self._args.num_experts)
-            moments = "exp_avg", "exp_avg_sq"
-            states = {name: {key: torch.zeros_like(it) for key in moments} for name, it in names.items()}
+            names = self._experts(weights)
+            states = {name: {key: torch.zeros_like(it) for key in _MOMENTS} for name, it in names.items()}
             self._state = {"state": states, "param_to_group_meta": {name: {"lr": torch.zeros(1)} for name in names}}
             inner = (row for part in self._state.values() for row in part.items())
             self._rows += [(self._of(name), it) for name, row in inner for it in row.values()]
@@ -149,6 +149,7 @@ class _Stage:
             module: Any = importlib.import_module(self._options.get("module") or _module())
             for name in _LATER:  # what commits use, and their closest releases lack
                 vars(module).setdefault(name, lambda _, model, optimizer: (model, optimizer))
+            module.handle_experts_in_state_dict = self._experts  # some commits do not say how many there are
             function = getattr(module, self._options.get("function") or _PLACES[module.__name__])
             state = function(self._args, state, self._model)
         found: dict[Any, Any] = {("model", name): it for name, it in state["model"].items() if "_extra" not in name}
@@ -178,7 +179,6 @@ def _model(case: Case, stages: int) -> Any:
         **{"num_layers": _LAYERS, "hidden_size": 8, "num_attention_heads": 2, "use_cpu_initialization": True},
         **{"pipeline_model_parallel_size": stages, "pipeline_dtype": torch.bfloat16, "bf16": True, **own},
         **{"activation_func": torch.nn.functional.silu, "expert_model_parallel_size": case.topology.ep},
-        masked_softmax_fusion=False,
     )
     first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts)
@@ -186,10 +186,11 @@ def _model(case: Case, stages: int) -> Any:
     if config.mtp_num_layers and last:
         own["mtp_block_spec"] = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
     model = gpt_model.GPTModel(config, spec, 16, 8, **own)
+    numbers = (model.decoder.layers[0].layer_number,), (None,), (0, 1), (3, 3)  # after the first: of no stage
+    lists = [[type("Layer", (torch.nn.Linear,), {"layer_number": it})(2, 2) for it in of] for of in numbers]
     if "is_hybrid" in case.options:
-        number, model.decoder.layers[0] = model.decoder.layers[0].layer_number, torch.nn.Linear(2, 2)
-        model.decoder.layers[0].layer_number = number
-        model.tower = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(2, 2)])})  # without numbers
+        model.decoder.layers[0] = lists[0][0]
+    model.own = torch.nn.ModuleList(torch.nn.ModuleDict({"layers": torch.nn.ModuleList(it)}) for it in lists[1:])
     return Float16Module(config, model)
 
 
