@@ -12,25 +12,29 @@ from unhang.shapes.shape import Function
 _LAST, _OURS = "preprocess_state_dict_for_uneven_dtensor", "in_whole_model"
 _RENAMED = """\
 # unhang mfsdp-pp-checkpoint: a layer's name counts the layers of earlier stages, too
-earlier = {}
-for name, layer in model.named_modules():
-    path, _, place = name.replace("module.", "").partition("layers.")
-    if place.isdigit() and isinstance(getattr(layer, "layer_number", None), int):
-        earlier.setdefault(path, set()).add(layer.layer_number - 1 - int(place))
+def in_whole_model(named):
+    earlier, renamed = {}, {}
+    for name, layer in model.named_modules():
+        path, _, place = name.replace("module.", "").partition("layers.")
+        if place.isdigit() and isinstance(getattr(layer, "layer_number", None), int):
+            earlier.setdefault(path, {})[place] = layer.layer_number - 1 - int(place)
+    for name, it in named.items():
+        path, layers, rest = name.partition("layers.")
+        place, dot, rest = rest.partition(".")
+        counts = earlier.get(path.replace("module.", ""), {place: 0})
+        if place not in counts:  # somebody has renamed them
+            return named
+        if len({*counts.values()}) == 1 and counts[place] > 0:  # or the numbers say something else
+            place = int(place) + counts[place]
+        renamed[f"{path}{layers}{place}{dot}{rest}"] = it
+    return renamed
 
-def in_whole_model(name):
-    path, layers, rest = name.partition("layers.")
-    place, dot, rest = rest.partition(".")
-    count, *others = earlier.get(path.replace("module.", ""), [0])
-    if place.isdigit() and count > 0 and not others:  # or its numbers say something else
-        place = int(place) + count
-    return f"{path}{layers}{place}{dot}{rest}"
-
-STATE["model"] = {in_whole_model(name): it for name, it in STATE["model"].items()}
+STATE["model"] = in_whole_model(STATE["model"])
 if "optimizer" in STATE:
-    optimizer = STATE["optimizer"] = STATE["optimizer"].copy()
-    for part in {"state", "param_to_group_meta"} & optimizer.keys():
-        optimizer[part] = {in_whole_model(name): it for name, it in optimizer[part].items()}
+    STATE["optimizer"] = {
+        part: in_whole_model(it) if part in ("state", "param_to_group_meta") else it
+        for part, it in STATE["optimizer"].items()
+    }
 """
 
 
@@ -48,9 +52,8 @@ class Preprocess(Codemod):
         def preprocess(args, raw_state_dict, model):
             state_dict = raw_state_dict.copy()
             ...
-            state_dict["model"] = {in_whole_model(name): it for name, it in state_dict["model"].items()}
+            state_dict["model"] = in_whole_model(state_dict["model"])
             ...
-
             preprocess_state_dict_for_uneven_dtensor(state_dict)
     """
 
@@ -60,8 +63,7 @@ class Preprocess(Codemod):
         statement = holder(function.body, last)
         if statement is None or len(last.args) != 1 or "model" not in {it.arg for it in function.args.args}:
             raise AnchorError(f"{_LAST}(state_dict), with model")
-        state = operand(last.args[0], f"{_LAST}(state_dict)")
-        return [span(statement, statement, preceded_by(_RENAMED.replace("STATE", state)))]
+        return [span(statement, statement, preceded_by(_RENAMED.replace("STATE", operand(last.args[0], _LAST))))]
 
 
 CODEMODS = {name: Preprocess() for name in ("preprocess_fsdp_dtensor_state_dict", "_preprocess_state_dict")}

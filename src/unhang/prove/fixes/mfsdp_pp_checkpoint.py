@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ _LATER = ("handle_gdn_in_state_dict", "handle_mla_down_proj_in_state_dict", "han
 _LAYERS, _AT, _MISSING = 4, "layers 1 2 3 4 are", "Missing key in checkpoint"
 _ONE, _TWO, _FOUR = Topology(dp=2), Topology(pp=2), Topology(pp=2, dp=2)
 _FIRST, _EXPERTS, _GATED = "num_layers_in_first_pipeline_stage", "num_moe_experts", "gated_linear_unit"
-_OLD, _MOMENTS = {"is_old": True}, ("exp_avg", "exp_avg_sq")
+_OLD, _MOMENTS, _IN = {"is_old": True}, ("exp_avg", "exp_avg_sq"), "decoder.layers."
 CASES = (
     Case("pp2", _TWO, DIFFERS, _AT, core=True),
     Case("pp1-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1}, core=True),
@@ -56,6 +57,7 @@ GRID = [
     Case("two MTP layers", _TWO, DIFFERS, options={"mtp_num_layers": 2, "saved": 1}),
     Case("hybrid", _TWO, DIFFERS, options={"is_hybrid": True}),
     Case("uneven stages", _TWO, DIFFERS, options={_FIRST: 3}),
+    Case("uneven stages, the optimizer named", _TWO, DIFFERS, options={_FIRST: 1, "is_named": True}),
 ]
 HELD = {"|".join(_LATER): "no-ops for these models, which older cores lack"}
 YOURS = Case("yours", _TWO, DIFFERS, _AT)
@@ -104,7 +106,7 @@ def on_rank(case: Case, rank: int) -> list[tuple[int, list[float]]]:
             it.copy_(it.new_tensor(checkpoint[name]).view_as(it))
         elif not options.get("is_partial"):
             raise RuntimeError(f"{_MISSING} state_dict: {name}")
-    return read.has()
+    return [(of, sorted({*_local(it).flatten().tolist()})) for of, it in read.rows]
 
 
 class _Stage:
@@ -127,19 +129,22 @@ class _Stage:
         self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=[layer])
         self._model.config = model.config
         weights = {f"module.{name}": it for name, it in self._model.named_parameters()}
-        self._rows = [(self._of(name), it) for name, it in weights.items()]
+        self.rows = [(self._of(name), it) for name, it in weights.items()]
         if "is_bare" not in options:
             names = self._experts(weights)
             states = {name: {key: torch.zeros_like(it) for key in _MOMENTS} for name, it in names.items()}
             self._state = {"state": states, "param_to_group_meta": {name: {"lr": torch.zeros(1)} for name in names}}
             inner = (row for part in self._state.values() for row in part.items())
-            self._rows += [(self._of(name), it) for name, row in inner for it in row.values()]
-        for of, it in self._rows:
+            self.rows += [(self._of(name), it) for name, row in inner for it in row.values()]
+        for of, it in self.rows:
             _local(it).fill_(of * factor)
+        if "is_named" in options:  # so by somebody else already
+            for part, inner in self._state.items():
+                self._state[part] = {re.sub(rf"{_IN}\d+", f"{_IN}{self._of(it) - 1}", it): inner[it] for it in inner}
 
     def _of(self, name: str) -> int:
         """Return the number of the layer that has a weight; one more for those that are in none, two for MTP."""
-        _, found, rest = name.partition("decoder.layers.")
+        _, found, rest = name.partition(_IN)
         return self._before + int(rest.partition(".")[0]) + 1 if found else _LAYERS + 1 + ("mtp." in name)
 
     def named(self, is_old: bool = False) -> dict[Any, Any]:
@@ -156,10 +161,6 @@ class _Stage:
         for part, states in state.get("optimizer", {}).items():
             found |= {(part, name, key): it for name, inner in states.items() for key, it in inner.items()}
         return {(*name, self._shard): _local(it) for name, it in found.items()}
-
-    def has(self) -> list[tuple[int, list[float]]]:
-        """Return the values of each tensor, and before them the layer's number."""
-        return [(of, sorted({*_local(it).flatten().tolist()})) for of, it in self._rows]
 
 
 def _local(it: Any) -> Any:
