@@ -19,18 +19,18 @@ def in_whole_model(named):
         if place.isdigit() and isinstance(getattr(layer, "layer_number", None), int):
             earlier.setdefault(path, {})[place] = layer.layer_number - 1 - int(place)
     for name, it in named.items():
-        path, layers, rest = name.partition("layers.")
+        path, layers, rest = str(name).partition("layers.")
         place, dot, rest = rest.partition(".")
         counts = earlier.get(path.replace("module.", ""), {place: 0})
         if place not in counts:  # somebody has renamed them
             return named
         if len({*counts.values()}) == 1 and counts[place] > 0:  # or the numbers say something else
-            place = int(place) + counts[place]
-        renamed[f"{path}{layers}{place}{dot}{rest}"] = it
+            name = f"{path}{layers}{int(place) + counts[place]}{dot}{rest}"
+        renamed[name] = it
     return renamed
 
 STATE["model"] = in_whole_model(STATE["model"])
-if "optimizer" in STATE:
+if isinstance(STATE.get("optimizer"), dict):
     STATE["optimizer"] = {
         part: in_whole_model(it) if part in ("state", "param_to_group_meta") else it
         for part, it in STATE["optimizer"].items()

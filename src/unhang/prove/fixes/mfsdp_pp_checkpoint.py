@@ -51,7 +51,7 @@ CASES = (
 GRID = [
     *(case for case in CASES if case.patched == PASSED),
     Case("gated, weights alone", _TWO, DIFFERS, options={_GATED: True, "is_bare": True}),
-    Case("weights alone", _TWO, DIFFERS, options={"is_bare": True}),
+    Case("weights alone", _TWO, DIFFERS, options={"is_none": True}),
     Case("experts", _FOUR._replace(ep=2), DIFFERS, options={_EXPERTS: 2}),
     Case("experts, one stage", _ONE._replace(ep=2), PASSED, options={_EXPERTS: 2}),
     Case("two MTP layers", _TWO, DIFFERS, options={"mtp_num_layers": 2, "saved": 1}),
@@ -130,7 +130,7 @@ class _Stage:
         self._model.config = model.config
         weights = {f"module.{name}": it for name, it in self._model.named_parameters()}
         self.rows = [(self._of(name), it) for name, it in weights.items()]
-        if "is_bare" not in options:
+        if not {"is_bare", "is_none"} & options.keys():
             names = self._experts(weights)
             states = {name: {key: torch.zeros_like(it) for key in _MOMENTS} for name, it in names.items()}
             self._state = {"state": states, "param_to_group_meta": {name: {"lr": torch.zeros(1)} for name in names}}
@@ -149,7 +149,10 @@ class _Stage:
 
     def named(self, is_old: bool = False) -> dict[Any, Any]:
         """Return the tensors by their names in a checkpoint, if ``is_old`` by those of the modules."""
-        state = {"model": self._model.state_dict(), **({"optimizer": self._state} if self._state else {})}
+        state = {
+            "model": self._model.state_dict(),
+            **({} if "is_bare" in self._options else {"optimizer": self._state or None}),
+        }
         if not is_old:
             module: Any = importlib.import_module(self._options.get("module") or _module())
             for name in _LATER:  # what commits use, and their closest releases lack
@@ -158,7 +161,7 @@ class _Stage:
             function = getattr(module, self._options.get("function") or _PLACES[module.__name__])
             state = function(self._args, state, self._model)
         found: dict[Any, Any] = {("model", name): it for name, it in state["model"].items() if "_extra" not in name}
-        for part, states in state.get("optimizer", {}).items():
+        for part, states in (state.get("optimizer") or {}).items():
             found |= {(part, name, key): it for name, inner in states.items() for key, it in inner.items()}
         return {(*name, self._shard): _local(it) for name, it in found.items()}
 
