@@ -149,10 +149,8 @@ class _Stage:
 
     def named(self, is_old: bool = False) -> dict[Any, Any]:
         """Return the tensors by their names in a checkpoint, if ``is_old`` by those of the modules."""
-        state = {
-            "model": self._model.state_dict(),
-            **({} if "is_bare" in self._options else {"optimizer": self._state or None}),
-        }
+        given = {} if "is_bare" in self._options else {"optimizer": self._state or None}
+        state = {"model": self._model.state_dict(), **given}
         if not is_old:
             module: Any = importlib.import_module(self._options.get("module") or _module())
             for name in _LATER:  # what commits use, and their closest releases lack
