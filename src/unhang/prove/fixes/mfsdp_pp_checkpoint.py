@@ -79,7 +79,7 @@ def prepare() -> None:
     shims.newer_typing()
     megatron_fsdp.prepare()
     bridge = partial(Filled, make=lambda _: MagicMock(return_value=(None, False)))  # it imports what may not be there
-    filled = {"megatron.bridge": bridge, "swift": Filled, "modelopt": Filled}
+    filled: dict[str, Any] = {"megatron.bridge": bridge, "swift": Filled, "modelopt": Filled}
     sys.meta_path[:0] = [Around(package, _PLACES, module) for package, module in filled.items()]
     if sites.ROOTS:
         importlib.import_module(_module())
@@ -123,7 +123,7 @@ class _Stage:
         apart = size.world if size.dp == 1 else stages  # or the ranks of a stage share its weights
         self._shard, self._options, self._state = rank % (size.world // apart), options, {}
         self._args = SimpleNamespace(swiglu=_GATED in options, num_experts=options.get(_EXPERTS))
-        self._experts = lambda state, of=self._args.num_experts: handle_experts_in_state_dict(state, of)
+        self._experts: Any = lambda state, of=self._args.num_experts: handle_experts_in_state_dict(state, of)
         model = _model(case, stages)
         layer = type(model.module.decoder.layers[-1])
         self._model = megatron_fsdp.wrapped(model, size.ep, apart=apart, fsdp_unit_modules=[layer])
@@ -139,8 +139,8 @@ class _Stage:
         for of, it in self.rows:
             _local(it).fill_(of * factor)
         if "is_named" in options:  # so by somebody else already
-            for part, inner in self._state.items():
-                self._state[part] = {re.sub(rf"{_IN}\d+", f"{_IN}{self._of(it) - 1}", it): inner[it] for it in inner}
+            for part, found in self._state.items():
+                self._state[part] = {re.sub(rf"{_IN}\d+", f"{_IN}{self._of(it) - 1}", it): found[it] for it in found}
 
     def _of(self, name: str) -> int:
         """Return the number of the layer that has a weight; one more for those that are in none, two for MTP."""
