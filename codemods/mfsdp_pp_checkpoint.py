@@ -43,17 +43,16 @@ class Preprocess(Codemod):
 
     Before::
 
-        def preprocess(args, raw_state_dict, model):
-            state_dict = raw_state_dict.copy()
+        def preprocess(args, state_dict, model):
             preprocess_state_dict_for_uneven_dtensor(state_dict)
 
     After::
 
-        def preprocess(args, raw_state_dict, model):
-            state_dict = raw_state_dict.copy()
+        def preprocess(args, state_dict, model):
             ...
             state_dict["model"] = in_whole_model(state_dict["model"])
             ...
+
             preprocess_state_dict_for_uneven_dtensor(state_dict)
     """
 
