@@ -50,6 +50,7 @@ class Preprocess(Codemod):
 
         def preprocess(args, state_dict, model):
             ...
+
             state_dict["model"] = in_whole_model(state_dict["model"])
             ...
 
