@@ -31,9 +31,9 @@ def in_whole_model(named):
 
 STATE["model"] = in_whole_model(STATE["model"])
 if isinstance(STATE.get("optimizer"), dict):
-    STATE["optimizer"] = {
-        part: in_whole_model(it) if part in ("state", "param_to_group_meta") else it
-        for part, it in STATE["optimizer"].items()
+    STATE["optimizer"] = STATE["optimizer"] | {
+        part: in_whole_model(STATE["optimizer"][part])
+        for part in {"state", "param_to_group_meta"} & STATE["optimizer"].keys()
     }
 """
 

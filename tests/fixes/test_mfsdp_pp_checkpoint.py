@@ -16,18 +16,18 @@ REFUSED = sources.edits(CASES[0], [(f"{_LAST}(state_dict)", new) for new in _EDI
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_PARTS, _WHERE = '("state", "param_to_group_meta")', "len({*counts.values()}) == 1 and counts[place] > 0"
+_PARTS, _WHERE = '{"state", "param_to_group_meta"}', "len({*counts.values()}) == 1 and counts[place] > 0"
 BY_HAND = {
     **{f"by {new}": Sub("layer_number - 1", new) for new in ("layer_number", "layer_number - 2")},
     **{f"where {new}": Sub(_WHERE, new) for new in (*_WHERE.split(" and "), "counts[place]", "True")},
     "by the whole path": Sub('path.replace("module.", "")', "path"),
     "named twice": Sub("            return named", "            pass"),
     "not of the model": Sub('in_whole_model(state_dict["model"])', 'state_dict["model"]'),
-    **{f"of the optimizer {new}": Sub(_PARTS, new) for new in ("()", '("state",)', '("param_to_group_meta",)')},
+    **{f"of the optimizer {new}": Sub(_PARTS, new) for new in ("set()", '{"state"}', '{"param_to_group_meta"}')},
     "without the rest": Sub("{dot}{rest}", "{dot}"),
 }
 MUTANTS = [Mutants(name, (of[-1],), BY_HAND) for name, of in RELEASES.items()]
-_HALVES = {"half: the model alone": Other(without(r"if part in \(.*\)", "if False"), ("pp2", "pp1-to-pp2"))}
+_HALVES = {"half: the model alone": Other(without(r"& .*\.keys\(\)", "& set()"), ("pp2", "pp1-to-pp2"))}
 _CORE = (("megatron-core", "0.19.2"),)
 PROOFS = [
     Proofs("megatron-lm", [Release("0.19.2", core=True), *map(Release, ("0.18.2", "0.17.1", "core_v0.16.1"))], _HALVES),
