@@ -5,7 +5,7 @@ https://github.com/NVIDIA/Megatron-LM/issues/7452 (finding 12)
 
 from __future__ import annotations
 
-from unhang.codemods.base import AnchorError, Codemod, calls, holder, once, operand, preceded_by, refuse_own, span
+from unhang.codemods.base import AnchorError, Codemod, calls, once, operand, preceded_by, refuse_own, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
@@ -15,7 +15,7 @@ _RENAMED = """\
 def in_whole_model(named):
     earlier, renamed = {}, {}
     for name, layer in model.named_modules():
-        path, _, place = name.replace("module.", "").partition("layers.")
+        path, layers, place = name.replace("module.", "").partition("layers.")
         if place.isdigit() and isinstance(getattr(layer, "layer_number", None), int):
             earlier.setdefault(path, {})[place] = layer.layer_number - 1 - int(place)
     for name, it in named.items():
@@ -24,7 +24,7 @@ def in_whole_model(named):
         counts = earlier.get(path.replace("module.", ""), {place: 0})
         if place not in counts:  # somebody has renamed them
             return named
-        if len({*counts.values()}) == 1 and counts[place] > 0:  # or the numbers say something else
+        if len({*counts.values()}) == 1 and counts[place] > 0:  # or the numbers say otherwise
             name = f"{path}{layers}{int(place) + counts[place]}{dot}{rest}"
         renamed[name] = it
     return renamed
@@ -60,8 +60,8 @@ class Preprocess(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         refuse_own(function, [_OURS])
         last = once(calls(function, _LAST), f"{_LAST}(...)")
-        statement = holder(function.body, last)
-        if statement is None or len(last.args) != 1 or "model" not in {it.arg for it in function.args.args}:
+        statement = once([it for it in function.body if getattr(it, "value", None) is last], f"{_LAST}(...) alone")
+        if len(last.args) != 1 or "model" not in {it.arg for it in function.args.args}:
             raise AnchorError(f"{_LAST}(state_dict), with model")
         return [span(statement, statement, preceded_by(_RENAMED.replace("STATE", operand(last.args[0], _LAST))))]
 
