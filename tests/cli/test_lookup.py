@@ -66,6 +66,8 @@ OURS = {
     "expert grads shrink with every micro-batch, ep size equals dp": "mfsdp-lone-shard",
     "Megatron-FSDP without 1/DP scaling of gradients, no parity with FSDP2": "mfsdp-wrong-reduce",  # after Megatron-LM 3023
     "grad norm doubled with megatron fsdp zero 1, optim sharding": "mfsdp-wrong-reduce",
+    "fsdp_dtensor checkpoint loaded at another PP size has wrong layers": "mfsdp-pp-checkpoint",  # after 7452
+    "megatron fsdp pipeline stages overwrite each other in checkpoint": "mfsdp-pp-checkpoint",
     "vllm uses base model instead of lora": "merged-lora-stale-sync",
     "effective learning rate varies with accumulation": "grpo-window-scale",
     "ms-swift dapo: effective learning rate shrinks with gradient_accumulation_steps": "dapo-window-scale",  # after 10117

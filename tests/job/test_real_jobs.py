@@ -157,6 +157,10 @@ JOBS = [
     ("short-last-window", "ms-swift 4.6.0", "swift rlhf --rlhf_type dpo --gradient_accumulation_steps 4", {
         "rlhf_type=simpo": STRIKES, "rlhf_type=kto": CANNOT, "deepspeed=zero2": UNKNOWN,
     }),
+    ("mfsdp-pp-checkpoint", "ms-swift 4.6.0",
+        "megatron sft --use_megatron_fsdp true --pipeline_model_parallel_size 2", {
+        "pipeline_model_parallel_size=1": CANNOT, "use_megatron_fsdp=false": CANNOT,
+    }),
     ("tp-logps-gradient", "ms-swift 4.5.2", "megatron rlhf --rlhf_type grpo --tensor_model_parallel_size 2", {
         "rlhf_type=dpo": CANNOT, "rlhf_type=gkd": STRIKES, "tensor_model_parallel_size=1": CANNOT,
     }),

@@ -112,16 +112,8 @@ def prepare() -> None:
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 
     CudaRNGStatesTracker.fork = lambda *_: nullcontext()
-    sys.meta_path[:0] = [_AroundBridge("megatron", {_STEP}, Filled), Around("modelopt", (), Filled)]
+    sys.meta_path[:0] = [Around("megatron.bridge", {_STEP}, Filled), Around("modelopt", (), Filled)]
     importlib.import_module(_STEP)
-
-
-class _AroundBridge(Around):
-    """Leaves megatron-core alone, which shares the package."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: object = None) -> Any:
-        """Return the spec of a stand-in for one of Megatron-Bridge's modules."""
-        return super().find_spec(fullname, path, target) if fullname.startswith("megatron.bridge") else None
 
 
 def on_rank(case: Case, rank: int) -> list[Step]:

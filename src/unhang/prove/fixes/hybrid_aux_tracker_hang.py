@@ -15,7 +15,6 @@ import itertools
 import math
 import os
 import sys
-import typing
 from contextlib import suppress
 from functools import partial
 from importlib.machinery import PathFinder
@@ -104,10 +103,8 @@ def prepare() -> None:
     Upstream's own fix on main gives the tracker the number of MoE layers, which no release takes.
     """
     import megatron
-    import typing_extensions
 
-    if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
-        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    shims.newer_typing()
     routers.on_cpu()
     if bridge := PathFinder.find_spec("megatron.bridge", megatron.__path__):
         _stand_in_for_the_rest(*bridge.submodule_search_locations or ())

@@ -21,7 +21,7 @@ class Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: object = None) -> Any:
         """Return the spec of a stand-in, in whose folder the real modules are found; None for other modules."""
-        if fullname.partition(".")[0] != self._package or fullname in self._real:
+        if not f"{fullname}.".startswith(f"{self._package}.") or fullname in self._real:
             return None
         name = fullname.rpartition(".")[2]
         real = importlib.machinery.PathFinder.find_spec(fullname) if path is None else None

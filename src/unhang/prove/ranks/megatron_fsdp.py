@@ -29,8 +29,8 @@ def module() -> Any:
     return importlib.import_module("megatron.core.distributed.fsdp.src.megatron_fsdp.fully_shard")
 
 
-def wrapped(model: Any, ep: int = 1, outer: int = 1, **given: Any) -> Any:
-    """Return a model under Megatron-FSDP over all ranks, its first child's class a unit.
+def wrapped(model: Any, ep: int = 1, outer: int = 1, apart: int = 1, **given: Any) -> Any:
+    """Return a model under Megatron-FSDP over all ranks, or those of one of ``apart`` parts; a child's class a unit.
 
     ``ep`` and ``outer`` are the sizes of these groups. Of what is ``given``, a release gets what it takes.
     """
@@ -38,6 +38,7 @@ def wrapped(model: Any, ep: int = 1, outer: int = 1, **given: Any) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     def mesh(ep: int) -> Any:
+        ep *= apart
         sizes = {"ep": ep, "outer": outer, "dp": torch.distributed.get_world_size() // outer // ep, "tp": 1}
         return init_device_mesh(shims.DEVICE, (*sizes.values(),), mesh_dim_names=(*sizes,))["outer", "dp", "tp"]
 
@@ -46,7 +47,7 @@ def wrapped(model: Any, ep: int = 1, outer: int = 1, **given: Any) -> Any:
         given["dp_outer_dim"] = "outer"
     given = {
         **{"device_mesh": mesh(1), "expt_device_mesh": mesh(ep), "dp_shard_dim": "dp", "tp_dim": "tp"},
-        **{"fsdp_unit_modules": [type(model[0])], "device": torch.device(shims.DEVICE)},
+        **{"fsdp_unit_modules": [type(next(model.children()))], "device": torch.device(shims.DEVICE)},
         **{"preproc_state_dict_for_dcp_ckpt": False, **given, "module": model},
         **{"sync_grads_each_step": given.get("sync_model_each_microbatch", True)},  # the names before 0.15
         **{"dp_inter_dim": given.get("dp_outer_dim"), "use_hybrid_fsdp": outer > 1},

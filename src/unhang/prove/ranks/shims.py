@@ -56,6 +56,16 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
+def newer_typing() -> None:
+    """Let ``typing`` have ``override`` before Python 3.12, which upstream requires."""
+    import typing
+
+    import typing_extensions
+
+    if not hasattr(typing, "override"):
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+
+
 def gloo_as_nccl() -> None:
     """Add what gloo lacks: ReduceOp.AVG (a sum, then divided), and split sizes as tensors. Call it in each rank."""
     import torch
