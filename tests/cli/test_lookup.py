@@ -80,7 +80,6 @@ OURS = {
     "too small a gradient norm in the last step of an epoch, dpo with accumulation": "short-last-window",
     "multi-turn rollout misses the newline after <|im_end|>, tokens differ from apply_chat_template": "lost-turn-separator",
     "packed dataset repeats the first examples, packing_strategy wrapped": "pack-wrapped-rows",  # after TRL 6669
-    "AsyncGRPO weight sync hangs forever when the vLLM server returns HTTP 500": "async-grpo-server-hang",  # after TRL 6796
     "tool agent loop drops separator between turns": "lost-turn-separator",
 }
 FLAT = ("reward is flat", "my reward stays flat", "reward not increasing", "GRPO reward never goes up", "reward stuck")

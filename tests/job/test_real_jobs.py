@@ -36,12 +36,11 @@ SHORT = "a step is cut short"
 TURNS = "a step generates more than once"
 MORE_ENDS = "a chat template that writes more after an answer than the stop token"
 INSIDE = "a batch of rows begins inside a chunk of the data"
-FAILS = "the vLLM server fails while it takes the weights"
 TALKS = "turns of tools or of a user"
 NO_BUILDER = "a model_type (0.9.0: a path) for which verl takes its default builder"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
-    *(TURNS, MORE_ENDS, TALKS, NO_BUILDER, INSIDE, FAILS),
+    *(TURNS, MORE_ENDS, TALKS, NO_BUILDER, INSIDE),
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -181,7 +180,6 @@ JOBS = [
     ("pack-wrapped-rows", "trl 1.13.0", "trl sft --packing --packing_strategy wrapped", {
         "packing=false": CANNOT, "packing_strategy=bfd": CANNOT, f"{INSIDE}=False": CANNOT,
     }),
-    ("async-grpo-server-hang", "trl 1.12.0", "torchrun async_grpo.py", {f"{FAILS}=False": CANNOT}),
 ]  # fmt: skip
 
 
