@@ -31,7 +31,6 @@ _HALVES = {"half: the model alone": Other(without(r"& .*\.keys\(\)", "& set()"),
 _CORE = (("megatron-core", "0.19.2"),)
 PROOFS = [
     Proofs("megatron-lm", [Release("0.19.2", core=True), *map(Release, ("0.18.2", "0.17.1"))], _HALVES),
-    Proofs("megatron-lm", [Release("core_v0.16.1", beside=(("megatron-core", "0.16.1"),))], _HALVES),
     Proofs("megatron-bridge", [Release("0.6.2", beside=_CORE, core=True)], _HALVES),
     Proofs("ms-swift", [Release("4.6.0", beside=_CORE)], _HALVES),
 ]
