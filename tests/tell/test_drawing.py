@@ -15,7 +15,7 @@ from unhang.tell import drawing
 from unhang.tell.drawing import DONE, WAITS, WRONG, Drawing
 
 FIXES = [pytest.param(fix, id=fix.id) for fix in catalog.fixes().values()]
-OF_A_FILE = {"merger-buffer-copies"}
+OF_A_FILE = {"merger-buffer-copies", "mfsdp-pp-checkpoint"}
 """Drawings whose bars are of what a file has: no number that a job computes."""
 
 
