@@ -153,14 +153,15 @@ def run(step: Step, fix: str) -> list[str]:
         code, output = ran(words)
         if code == _FAILED and "unhang.compat" in words[1]:
             return ["the error above says why this step did not run"]
+        if not code or (code == _NOTHING and "pytest" in words):
+            continue
         if lacks := _LACKS.search(output):
             return [f"{lacks[1]} is not installed here: run this once without nox's -R, which installs it"]
         if "unhang.compat.sweep.lint" in words and (told := _TOLD.findall(output)):
             return [f"{located(file, entry)}: {entry}: {what}" for file, entry, what in told]
-        if code and not (code == _NOTHING and "pytest" in words):
-            if found := blamed(output, [*files(fix).values()]):
-                return [f"{found}: the first failure above leads here"]
-            return [f"{place(where)}: {what}" for where, what in step.wants.items()]
+        if found := blamed(output, [*files(fix).values()]):
+            return [f"{found}: the first failure above leads here"]
+        return [f"{place(where)}: {what}" for where, what in step.wants.items()]
     return []
 
 

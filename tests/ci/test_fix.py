@@ -139,6 +139,8 @@ def test_what_a_tool_says_of_itself_or_of_a_file_is_told(
     monkeypatch.setattr(session, "ran", ran)
     assert session.main([FIX]) == 1
     assert wanted in capsys.readouterr().out
+    monkeypatch.setattr(session, "ran", lambda words: (0, printed))
+    assert session.main([FIX]) == 0, "what succeeds wants nobody, whatever it prints"
 
 
 def test_a_fix_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

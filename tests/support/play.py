@@ -54,17 +54,18 @@ def problems(target: Target, version: str) -> list[str]:
         print("  this release does not have it")
         return []
     before, after = Source(data.decode(), target.function), None
-    refused = ""
+    refused: RewriteError | None = None
     try:
         after = Source(rewrite(data, [Step(target, None)]).data.decode(), target.function)
     except RewriteError as error:
-        refused = f"  the codemod refuses it: {error}"
+        refused = error
     texts = {rows.BEFORE: before, **({rows.AFTER: after} if after else {})}
     answer = rows.played(target.fix, texts, place, [*texts])
-    if refused and not answer[rows.BEFORE]["wrong"]:
-        print("  right in every setting: it needs no rewrite")
-        return []
-    print(refused + "\n" if refused else "", end="")
+    if refused:
+        if not answer[rows.BEFORE]["wrong"]:
+            print("  right in every setting: it needs no rewrite")
+            return []
+        print(f"  the codemod refuses it: {refused}")
     for case in scene.of(target.fix).GRID:
         if target.function in case.options.get("of", [target.function]):
             ends = [f"{_SHOWN[name]} {each['wrong'].get(case.name, 'right')}" for name, each in answer.items()]
