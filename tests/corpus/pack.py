@@ -15,6 +15,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ def truth(hang: jobs.Hang) -> Truth:
     return Truth(hang.what, hang.ranks if hang.culprits is None else hang.culprits, hang.fix)
 
 
+@cache
 def read() -> tuple[dict[str, bytes], dict[str, Truth]]:
     """Return the files of the archive, by path, and the truth of each job."""
     files, rows = unpacked(ARCHIVE) if ARCHIVE.exists() else ({}, {})

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from support import wheels
@@ -25,6 +23,9 @@ SBOM = f"{INFO}/{sbom.SBOM}"
 
 def parsed(data: bytes) -> Any:
     """Return a document that is valid, and that CycloneDX's own library can read."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # here, as in test_osv
+
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
     assert error is None, error
     return json.loads(data)

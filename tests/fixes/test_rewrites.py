@@ -54,7 +54,8 @@ def test_the_rewrite_changes_only_the_body_of_the_function(case: Case) -> None:
 def test_the_added_lines_are_marked_and_fit_the_file(case: Case) -> None:
     source = case.load()
     (before, body, after), (_, new_body, _) = around(source), around(source.rewritten)
-    added = [line[2:] for line in difflib.ndiff(_text(body), _text(new_body)) if line.startswith("+ ")]
+    rows = list(difflib.unified_diff(_text(body), _text(new_body), n=0, lineterm=""))[2:]  # without its head
+    added = [line[1:] for line in rows if line.startswith("+")]
     assert [line for line in added if len(line) > WIDTHS[source.target.upstream]] == []
     assert [line for line in added if line != line.rstrip()] == []
     mark = f"# unhang {source.target.fix}"

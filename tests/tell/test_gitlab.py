@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
-
 from support import cli
 from support.checkout import REPOSITORY
 
@@ -41,6 +39,8 @@ SCHEMA = {
 
 
 def test_each_function_with_something_left_to_do_is_an_entry_at_its_line(tmp_path: Path) -> None:
+    import jsonschema  # here, as it takes a second, and each process loads this module
+
     site = cli.unpack_targets(tmp_path / "third party" / "site", ("megatron-core", "0.17.1"), ("verl", "0.7.1"))
     ran, asked = (
         cli.installed("check", "--target", site, "--output-format", name, cwd=tmp_path) for name in ("gitlab", "json")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema
 import pytest
 from osv import serve
 
@@ -82,6 +81,8 @@ def of(**upstreams: Mapping[str, str]) -> Any:
 
 
 def test_each_fix_has_a_valid_advisory() -> None:
+    import jsonschema  # here, as it takes a second, and each process loads this module
+
     _, advisories = every()
     for key, advisory in advisories.items():
         jsonschema.Draft202012Validator(SCHEMA).validate(advisory)
