@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import NamedTuple
 
 from mutants import judge
@@ -51,11 +52,18 @@ def main() -> int:
     options = parser.parse_args()
     began, total, equivalent, bad, few = time.monotonic(), 0, 0, 0, 0
     chosen, least = subjects(options.fix), parts.limit(REPOSITORY, "mutants", "minimum")
+    known: dict[tuple[str, str, str], set[tuple[tuple[str, ...], ...]]] = {}
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
     for subject in chosen:
         made, same, survived = subject.of.made(subject.fix, subject.version), 0, 0
-        for mutant, (caught, why) in zip(made, judged(subject, made, options.processes)):
+        known_here = known.setdefault((subject.fix, subject.of.upstream, subject.of.function), set())
+        ours = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function).rewritten
+        changes = dict(zip(made, changed(ours.data.decode(), made)))
+        new = [mutant for mutant in made if changes[mutant] not in known_here]
+        for mutant, (caught, why) in zip(new, judged(subject, new, options.processes)):
+            if caught:
+                known_here.add(changes[mutant])
             if why == judge.SAME:
                 same += 1
                 if options.all:
@@ -68,11 +76,26 @@ def main() -> int:
         if len(made) < least:
             few += 1
             print(f"    fewer than {least} mutants: write more by hand")
-        print(f"{subject.name}: {len(made)} mutants, {same} equivalent, survived: {survived}", flush=True)
+        old = f"{len(made) - len(new)} caught in another release, " if len(new) < len(made) else ""
+        print(f"{subject.name}: {len(made)} mutants, {old}{same} equivalent, survived: {survived}", flush=True)
         total, equivalent, bad = total + len(made), equivalent + same, bad + survived
     print(f"{total} mutants, {equivalent} equivalent, survived: {bad}")
     print(f"{options.processes} processes, {time.monotonic() - began:.0f} seconds", file=sys.stderr)
     return 1 if bad or few else 0
+
+
+def changed(ours: str, made: list[Mutant]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yield what each mutant changes of our rewrite, before and after, with the line above it and the line below."""
+    old = ours.splitlines()
+    for mutant in made:
+        new = mutant.text.splitlines()
+        first, last = _alike(old, new), _alike(old[::-1], new[::-1])
+        yield tuple(tuple(side[first - 1 : len(side) - last + 1]) for side in (old, new))
+
+
+def _alike(one: list[str], other: list[str]) -> int:
+    """Return how many items two lists have in common before they differ."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
 def judged(subject: Subject, made: list[Mutant], processes: int) -> Iterator[tuple[bool, str]]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mutants import rules
-from mutants.__main__ import Subject, subjects
+from mutants.__main__ import Subject, changed, subjects
 from mutants.judge import SAME, judged
+from mutants.rules import Mutant
 from proofs import suite
 from support import sources
 from unhang.judge.rows import Source
@@ -50,6 +51,17 @@ def test_each_kind_of_rule_changes_what_was_added() -> None:
     assert [name for name in MADE if not any(it.startswith(name) for it in made)] == []
     assert len({*made.values()}) == len(made)
     assert all(text.startswith("def f(x):") and text not in (BEFORE, AFTER) for text in made.values())
+
+
+def test_the_same_change_of_two_releases_is_known_and_another_is_not() -> None:
+    def of(head: str, *texts: str) -> list[tuple[tuple[str, ...], ...]]:
+        return [*changed(f"{head}{AFTER}", [Mutant("", f"{head}{text}") for text in texts])]
+
+    first, then = AFTER.replace("x > 1", "x >= 1"), AFTER.replace("not x.done", "x.done")
+    older, newer = of("", first, then), of("import torch\n\n\n", first, then)
+    assert older == newer
+    assert older[0] != older[1]
+    assert of("", AFTER.replace("begin(x)", "end(x)").replace("x > 1", "x >= 1")) != older[:1]
 
 
 def _last_releases() -> list[Any]:
