@@ -162,6 +162,9 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
     assert left(held={".": "nobody sets it"}) == []
 
 
+_RANKS = "import torch.distributed as dist; two = dist.get_world_size() == 2"
+
+
 def _scene(wrong: Any) -> Any:
     grid = [
         Case(f"{x} on {ranks}", Topology(dp=ranks), DIFFERS if x == 3 else PASSED, options={"x": x})
@@ -189,6 +192,10 @@ def test_a_scene_tells_which_settings_fail_and_which_texts_do_the_same(module: A
     wrong = changed(("def plain(x):\n    return x", "def plain(x):\n    return 4 if x == 3 else x"))
     assert {*_played(module, wrong).wrong} == {"3 on 1", "3 on 2"}
     assert {*_played(module, wrong, first=True).wrong} == {"3 on 1"}
+    on_two = changed(
+        ("def plain(x):\n    return x", f"def plain(x):\n    {_RANKS}\n    return 4 if x == 3 and two else x")
+    )
+    assert _played(module, on_two, first=True)[:2] == ({"3 on 2": "[4, 4]"}, 6), "the others do not run"
     held = changed(("def plain(x):\n    return x", "def plain(x):\n    return x if x < 9 else 0"))
     assert (_played(module, held).wrong, len(_played(module, held).open)) == ({}, 1)
 

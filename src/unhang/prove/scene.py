@@ -139,7 +139,10 @@ def play(
         for case in proof.GRID
         if function in case.options.get("of", [function])
     ]
-    for _, cases in groupby(sorted(grid, key=_world), _world):
+    grid.sort(
+        key=lambda case: (_world(case), first and case.is_control)
+    )  # a wrong text mostly fails where a cure is due
+    for _, cases in groupby(grid, _world):
         lost, left = 0, [[*cases]]
         while left:
             part = left.pop()
@@ -186,11 +189,12 @@ def _batch(
 
     A hang that is none of their meetings' ends the fork, and so does a rank that dies: then the answer is None.
 
-    With ``first``, one rank alone stops at the first setting that fails.
+    With ``first``, the ranks stop at the first setting that fails.
     """
-    import torch
+    world, judged = cases[0].topology.world, iter(cases)
 
-    world = cases[0].topology.world
+    def fails(packed: list[bytes]) -> bool:
+        return bool(_fault(proof, next(judged), [_unpacked(it) for it in packed]))
 
     def body(rank: int) -> tuple[bytes, Any]:
         sys.addaudithook(refuse)
@@ -199,21 +203,31 @@ def _batch(
         for case in cases:
             with conditions or nullcontext():
                 done.append(gloo.ended(lambda: proof.on_rank(case, rank)))  # noqa: B023
-            gate.end()
-            if first and world == 1 and _fault(proof, case, done[-1:]):
+            if gate.end(_packed(done[-1]) if first else b""):
                 break
-        packed = io.BytesIO()
-        torch.save(done, packed)
-        return packed.getvalue(), conditions and conditions.steps
+        return _packed(done), conditions and conditions.steps
 
-    with meet.Meetings(world) as pipes:
+    with meet.Meetings(world, *[fails] * first) as pipes:
         ended = gloo.run(world, body, deadline_s=deadline_s)
     if ended.status != PASSED:
         return None
     if conditions:
         conditions.steps.update(*(rank.value[1] for rank in ended.ranks))
-    ranks = [torch.load(io.BytesIO(rank.value[0]), weights_only=False) for rank in ended.ranks]
+    ranks = [_unpacked(rank.value[0]) for rank in ended.ranks]
     return [list(values) for values in zip(*ranks)]
+
+
+def _packed(value: Any) -> bytes:
+    import torch
+
+    torch.save(value, packed := io.BytesIO())
+    return packed.getvalue()
+
+
+def _unpacked(packed: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(packed), weights_only=False)
 
 
 def _fault(proof: Any, case: Case, ranks: Sequence[gloo.Rank]) -> str:

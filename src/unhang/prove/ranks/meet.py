@@ -96,13 +96,16 @@ class Meeting:
 
 
 class Meetings:
-    """A process in which the ranks of a world meet: a context that yields each rank's pipe. Fork the ranks in it."""
+    """A process in which the ranks of a world meet: a context that yields each rank's pipe. Fork the ranks in it.
 
-    def __init__(self, world: int) -> None:
+    ``is_last`` gets what each rank says of a setting that it is done with, and returns whether no other is to follow.
+    """
+
+    def __init__(self, world: int, is_last: Callable[[list[bytes]], bool] = lambda _: False) -> None:
         importlib.import_module("torch.distributed")  # once, not in every fork
         context = multiprocessing.get_context("fork")
         self._ours, self._theirs = zip(*(context.Pipe() for _ in range(world)))
-        self._process = context.Process(target=_serve, args=(self._ours, os.getpid()), daemon=True)
+        self._process = context.Process(target=_serve, args=(self._ours, os.getpid(), is_last), daemon=True)
 
     def __enter__(self) -> Sequence[Connection[Any, Any]]:
         self._process.start()
@@ -115,19 +118,20 @@ class Meetings:
             pipe.close()
 
 
-def _serve(pipes: Sequence[Connection[Any, Any]], parent: int) -> None:
+def _serve(pipes: Sequence[Connection[Any, Any]], parent: int, is_last: Callable[[list[bytes]], bool]) -> None:
     from multiprocessing.connection import wait
 
     tidy.end_with(parent)
-    meeting = Meeting(len(pipes))
+    meeting, said = Meeting(len(pipes)), [b""] * len(pipes)
     while True:
         ready = wait(pipes)
         for number in (number for number, pipe in enumerate(pipes) if pipe in ready):
-            answers = meeting.told(number, *pipes[number].recv())
+            issued, key, said[number] = pipes[number].recv()
+            answers, stops = meeting.told(number, issued, key), False
             if any(word == "end" for _, word, _ in answers):
-                meeting = Meeting(len(pipes))
+                meeting, stops = Meeting(len(pipes)), is_last(said)
             for rank, word, keys in answers:
-                pipes[rank].send((word, keys))
+                pipes[rank].send((word, keys, stops))
 
 
 class Held:
@@ -195,23 +199,24 @@ class Gate:
         self._left.discard(key)
         return wait
 
-    def end(self) -> None:
-        """Wait until every rank is done with the setting, and its operations are."""
-        self._told(None)
+    def end(self, said: bytes = b"") -> bool:
+        """Wait until every rank is done with the setting, and its operations are. Return whether it was the last."""
+        stops = self._told(None, said)
         for key in self._left:
             work = self._works.get(key)
             if work is not None and not isinstance(work, Exception):
                 work.wait()
         for left in (self._calls, self._works, self._left, self._counts):
             left.clear()
+        return stops
 
-    def _told(self, key: Key | None) -> None:
+    def _told(self, key: Key | None, said: bytes = b"") -> bool:
         """Say what was issued, begin what may begin, and return once the operation has, or all ranks are done."""
-        self._pipe.send((self._news, key))
+        self._pipe.send((self._news, key, said))
         self._news = []
-        word = "begin"
+        word, stops = "begin", False
         while word == "begin":
-            word, keys = self._pipe.recv()
+            word, keys, stops = self._pipe.recv()
             for each in keys:
                 try:
                     self._works[each] = self._calls[each]()
@@ -219,6 +224,7 @@ class Gate:
                     self._works[each] = error
         if word.startswith("stuck"):
             raise Stuck(word.removeprefix("stuck"))
+        return stops
 
 
 def _sizes(tensors: Any) -> str:
