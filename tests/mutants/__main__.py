@@ -52,12 +52,12 @@ def main() -> int:
     options = parser.parse_args()
     began, total, equivalent, bad, few = time.monotonic(), 0, 0, 0, 0
     chosen, least = subjects(options.fix), parts.limit(REPOSITORY, "mutants", "minimum")
-    known: dict[tuple[str, str, str], set[tuple[tuple[str, ...], ...]]] = {}
+    known: dict[tuple[str, str], set[tuple[tuple[str, ...], ...]]] = {}
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
     for subject in chosen:
         made, same, survived = subject.of.made(subject.fix, subject.version), 0, 0
-        known_here = known.setdefault((subject.fix, subject.of.upstream, subject.of.function), set())
+        known_here = known.setdefault((subject.fix, subject.of.function), set())
         ours = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function).rewritten
         changes = dict(zip(made, changed(ours.data.decode(), made)))
         new = [mutant for mutant in made if changes[mutant] not in known_here]

@@ -181,6 +181,7 @@ def _model(case: Case, stages: int) -> Any:
         **{"num_layers": _LAYERS, "hidden_size": 8, "num_attention_heads": 2, "use_cpu_initialization": True},
         **{"pipeline_model_parallel_size": stages, "pipeline_dtype": torch.bfloat16, "bf16": True, **own},
         **{"activation_func": torch.nn.functional.silu, "expert_model_parallel_size": case.topology.ep},
+        add_bias_linear=False,
     )
     first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts)
