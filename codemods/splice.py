@@ -61,7 +61,10 @@ def _rewritten(rows: list[str], edit: Edit, unit: str, newline: str) -> str:
     wrapper = module.body[0]
     block_ = body_of(cst.ensure_type(wrapper, cst.If).body)[0] if indentation != unit else wrapper
     inner = cst.ensure_type(block_, cst.If).body
-    changed = module.with_deep_changes(_indented(inner), body=edit.change(body_of(inner)))
+    nodes = body_of(inner)
+    if any(isinstance(node, cst.SimpleStatementLine) and len(node.body) > 1 for node in nodes):
+        raise SpanError(f"two statements share a line of lines {edit.first} to {edit.last}")
+    changed = module.with_deep_changes(_indented(inner), body=edit.change(nodes))
     code = cst.ensure_type(changed, cst.Module).code
     if not code.endswith(newline):
         code += newline  # LibCST drops a \r at the end of a module

@@ -63,6 +63,8 @@ def test_what_cannot_be_replaced_by_whole_lines_is_refused() -> None:
         apply(CODE, Edit(2, 4, same), Edit(4, 5, same))
     with pytest.raises(SpanError, match="line 1 is not indented like the function around it"):
         apply("def f(): return 1\n", Edit(1, 1, same))
+    with pytest.raises(SpanError, match="two statements share a line of lines 2 to 2"):
+        apply("def f(x):\n    a(); b()\n    return x\n", Edit(2, 2, same))
     statement = cst.ensure_type(cst.parse_statement("if x: a()\n"), cst.If)
     with pytest.raises(SpanError, match="same line as its header"):
         splice.body_of(statement.body)
