@@ -1,39 +1,55 @@
 """trl: let a weight sync fail where the vLLM server fails, instead of waiting in NCCL for a server that never comes.
 
-https://github.com/huggingface/trl/pull/6913, in 1.13.0, lets a thread wait for NCCL alone.
+https://github.com/huggingface/trl/pull/6913, in 1.13.0, lets a thread wait for NCCL alone, on the first device.
 """
 
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
+from unhang.codemods import base
 from unhang.codemods.base import Codemod, argument, assignments, calls, expression, inside, instead, once, span
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function
 
+if TYPE_CHECKING:
+    from unhang.codemods.edit import Statements
+
 _THREAD, _NCCL = "threading.Thread", "NCCLWeightTransferEngine.trainer_send_weights"
-_SERVERS = {"self.vllm.update_weights": "self.vllm.server_url", "requests.post": "self.vllm_server_url"}
-_IMPORTS = """\
-# unhang async-grpo-server-hang: without the server NCCL never ends, so let daemon threads wait for it
-from multiprocessing.pool import ThreadPool
-from requests import post
+_TARGETS = "requests.post", "self.vllm.update_weights"
+_WHY = "# unhang async-grpo-server-hang: without its server NCCL never ends"
+_FAILS = 'raise RuntimeError(f"vLLM fails to take the weights: {answer.status_code}, {answer.text}")'
+_WATCHED = f"""\
+{_WHY}, so daemon threads wait for both
+errors = []
+def watched(side):
+    import torch
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1
+    def runs(*args, **kwargs):
+        try:
+            torch.cuda.set_device(device)
+            answer = side(*args, **kwargs)
+            if not getattr(answer, "ok", True):
+                {_FAILS}
+        except BaseException as error:
+            errors.append(error)
+    return runs
+def waits_for(thread):
+    while thread.is_alive() and not errors:
+        thread.join(0.1)
+    if errors:
+        raise errors[0]
 """
-_ASKS = """\
-def asks():
-    asked = {{"update_info": self._weight_update_info}}
-    return post(f"{{{url}}}/update_weights", json=asked, timeout=1800)
-"""
-_SENDS = "def sends():\n    pass\n"
-_WAITS = """\
-with ThreadPool(2) as pool:
-    for answer in pool.imap_unordered(lambda side: side(), [asks, sends]):
-        if answer is not None and not answer.ok:
-            raise RuntimeError(f"vLLM fails to take the weights: {answer.status_code}, {answer.text}")
+_SENDING = """\
+sending = threading.Thread(target=watched(sends), daemon=True)
+sending.start()
+waits_for(sending)
 """
 
 
 class SendWeights(Codemod):
-    """Run both sides of a transfer in threads that may be left behind, and wait for the first that fails, or for both.
+    """Send in a thread that may be left behind, as the request is, and wait for it, or for an error of either.
 
     Before::
 
@@ -47,33 +63,86 @@ class SendWeights(Codemod):
 
         def send_weights(self, iterator):
             ...
+            update = threading.Thread(target=watched(self.vllm.update_weights), args=(self._weight_update_info,))
+            update.daemon = True
+            update.start()
             def sends():
                 NCCLWeightTransferEngine.trainer_send_weights(iterator=iterator)
-            with ThreadPool(2) as pool:
-                for answer in pool.imap_unordered(lambda side: side(), [asks, sends]):
-                    ...
+            sending = threading.Thread(target=watched(sends), daemon=True)
+            sending.start()
+            waits_for(sending)
+            waits_for(update)
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        threads = [it for it in assignments(function) if it[0] in function.body and _server(it[2])]
+        base.refuse_own(function, ["errors", "watched", "waits_for", "sends", "sending"])
+        threads = [it for it in assignments(function) if it[0] in function.body and _asks(it[2])]
         made, name, thread = once(threads, f"... = {_THREAD}(target=...)")
         rows = function.body[function.body.index(made) :]
-        begun = once([it for it in rows if expression(it) == f"{name}.start()"], f"{name}.start()")
         sends = once([it for it in rows if [*map(expression, calls(it, _NCCL))] == [expression(it)]], f"{_NCCL}(...)")
-        waits = once([it for it in rows[rows.index(sends) :] if expression(it) == f"{name}.join()"], f"{name}.join()")
-        asks = instead(_ASKS.format(url=_server(thread)))
-        edits = span(begun, begun, asks), span(sends, sends, inside(_SENDS)), span(waits, waits, instead(_WAITS))
-        return [span(made, made, instead(_IMPORTS)), *edits]
+        at = rows.index(sends)
+        begun = once([it for it in rows[:at] if expression(it) == f"{name}.start()"], f"{name}.start()")
+        waits = once([it for it in rows[at:] if expression(it) == f"{name}.join()"], f"{name}.join()")
+        if [it.id for it in ast.walk(function) if isinstance(it, ast.Name)].count(name) > 3:
+            raise base.AnchorError(f"{name} in no other row")
+        asks = _asks(thread)
+        heard = base.replaced_by(function, asks, f"watched({expression(asks)})", "# nobody else reads its error")
+        return [
+            span(made, made, lambda nodes: base.preceded_by(_WATCHED)(heard.change(nodes))),
+            span(begun, begun, instead(f"{name}.daemon = True\n{name}.start()")),
+            span(sends, sends, lambda nodes: base.followed_by(_SENDING)(inside("def sends():\n    pass\n")(nodes))),
+            span(waits, waits, instead(f"waits_for({name})")),
+        ]
 
     def fixed_upstream(self, function: Function) -> bool:
         asks = [it for it in ast.walk(function) if isinstance(it, ast.Try) and calls(it, "self.vllm.update_weights")]
         return bool(asks) and "daemon=True" in "".join(map(expression, calls(function, _THREAD)))
 
 
-def _server(node: ast.expr) -> str:
-    """Return where the server is that a thread asks, as code; empty for all other nodes."""
-    target = argument(node, "target") if isinstance(node, ast.Call) and calls(node, _THREAD) == [node] else None
-    return _SERVERS.get(expression(target), "") if target else ""
+class UpdateWeights(Codemod):
+    """Raise what the server answers, if that is an error.
+
+    Before::
+
+        def update_weights(self, update_info):
+            requests.post(f"{self.server_url}/update_weights", json=update_info)
+
+    After::
+
+        def update_weights(self, update_info):
+            # unhang async-grpo-server-hang: without its server NCCL never ends
+            answer = requests.post(f"{self.server_url}/update_weights", json=update_info)
+            if not answer.ok:
+                ...
+    """
+
+    def plan(self, function: Function) -> list[Edit]:
+        base.refuse_own(function, ["answer"])
+        post = once(calls(function, "requests.post"), "requests.post(...)")
+        row = once([it for it in function.body if isinstance(it, ast.Expr) and it.value is post], "requests.post(...)")
+        return [span(row, row, _heard)]
+
+    def fixed_upstream(self, function: Function) -> bool:
+        raised = [it for it in ast.walk(function) if isinstance(it, ast.If) and isinstance(it.body[0], ast.Raise)]
+        return any("status_code != 200" in expression(it.test) for it in raised)
 
 
-CODEMODS = {"WeightTransferClient.send_weights": SendWeights()}
+def _asks(node: ast.expr) -> ast.expr | None:
+    """Return what a thread calls that asks the server; None for all other nodes."""
+    is_thread = isinstance(node, ast.Call) and calls(node, _THREAD) == [node] and not node.args
+    target = argument(node, "target") if is_thread else None
+    return target if target and expression(target) in _TARGETS else None
+
+
+def _heard(nodes: Statements) -> Statements:
+    """Name what a statement of one call returns, and raise it if it is an error."""
+    import libcst as cst
+
+    line = cst.ensure_type(nodes[0], cst.SimpleStatementLine)
+    value = cst.ensure_type(line.body[0], cst.Expr).value
+    named = cst.Assign([cst.AssignTarget(cst.Name("answer"))], value)
+    above = [*line.leading_lines, cst.EmptyLine(comment=cst.Comment(_WHY))]
+    return base.followed_by(f"if not answer.ok:\n    {_FAILS}")([line.with_changes(body=[named], leading_lines=above)])
+
+
+CODEMODS = {"WeightTransferClient.send_weights": SendWeights(), "VLLMClient.update_weights": UpdateWeights()}
