@@ -64,28 +64,22 @@ class SendWeights(Codemod):
         def send_weights(self, iterator):
             ...
             update = threading.Thread(target=watched(self.vllm.update_weights), args=(self._weight_update_info,))
-            update.daemon = True
-            update.start()
-            def sends():
-                NCCLWeightTransferEngine.trainer_send_weights(iterator=iterator)
-            sending = threading.Thread(target=watched(sends), daemon=True)
-            sending.start()
+            ...
             waits_for(sending)
             waits_for(update)
     """
 
     def plan(self, function: Function) -> list[Edit]:
         base.refuse_own(function, ["errors", "watched", "waits_for", "sends", "sending"])
-        threads = [it for it in assignments(function) if it[0] in function.body and _asks(it[2])]
-        made, name, thread = once(threads, f"... = {_THREAD}(target=...)")
+        threads = [(row, name, asks) for row, name, value in assignments(function) if (asks := _asks(value))]
+        made, name, asks = once([it for it in threads if it[0] in function.body], f"... = {_THREAD}(target=...)")
         rows = function.body[function.body.index(made) :]
-        sends = once([it for it in rows if [*map(expression, calls(it, _NCCL))] == [expression(it)]], f"{_NCCL}(...)")
+        sends = once([it for it in rows if _is_call(it, _NCCL)], f"{_NCCL}(...)")
         at = rows.index(sends)
         begun = once([it for it in rows[:at] if expression(it) == f"{name}.start()"], f"{name}.start()")
         waits = once([it for it in rows[at:] if expression(it) == f"{name}.join()"], f"{name}.join()")
         if [it.id for it in ast.walk(function) if isinstance(it, ast.Name)].count(name) > 3:
             raise base.AnchorError(f"{name} in no other row")
-        asks = _asks(thread)
         heard = base.replaced_by(function, asks, f"watched({expression(asks)})", "# nobody else reads its error")
         return [
             span(made, made, lambda nodes: base.preceded_by(_WATCHED)(heard.change(nodes))),
@@ -118,29 +112,27 @@ class UpdateWeights(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         base.refuse_own(function, ["answer"])
-        post = once(calls(function, "requests.post"), "requests.post(...)")
-        row = once([it for it in function.body if isinstance(it, ast.Expr) and it.value is post], "requests.post(...)")
-        return [span(row, row, _heard)]
+        post = once([it for it in function.body if _is_call(it, "requests.post")], "requests.post(...)")
+        return [span(post, post, _heard)]
 
-    def fixed_upstream(self, function: Function) -> bool:
-        raised = [it for it in ast.walk(function) if isinstance(it, ast.If) and isinstance(it.body[0], ast.Raise)]
-        return any("status_code != 200" in expression(it.test) for it in raised)
+
+def _is_call(node: ast.stmt, function: str) -> bool:
+    return isinstance(node, ast.Expr) and calls(node, function) == [node.value]
 
 
 def _asks(node: ast.expr) -> ast.expr | None:
     """Return what a thread calls that asks the server; None for all other nodes."""
-    is_thread = isinstance(node, ast.Call) and calls(node, _THREAD) == [node] and not node.args
-    target = argument(node, "target") if is_thread else None
-    return target if target and expression(target) in _TARGETS else None
+    target = argument(node, "target") if isinstance(node, ast.Call) and not node.args else None
+    is_asked = target is not None and expression(target) in _TARGETS and calls(node, _THREAD) == [node]
+    return target if is_asked else None
 
 
 def _heard(nodes: Statements) -> Statements:
-    """Name what a statement of one call returns, and raise it if it is an error."""
+    """Name what a statement returns, and raise it if it is an error."""
     import libcst as cst
 
     line = cst.ensure_type(nodes[0], cst.SimpleStatementLine)
-    value = cst.ensure_type(line.body[0], cst.Expr).value
-    named = cst.Assign([cst.AssignTarget(cst.Name("answer"))], value)
+    named = cst.Assign([cst.AssignTarget(cst.Name("answer"))], cst.ensure_type(line.body[0], cst.Expr).value)
     above = [*line.leading_lines, cst.EmptyLine(comment=cst.Comment(_WHY))]
     return base.followed_by(f"if not answer.ok:\n    {_FAILS}")([line.with_changes(body=[named], leading_lines=above)])
 
