@@ -36,8 +36,10 @@ def watched(side):
             errors.append(error)
     return runs
 def waits_for(thread):
-    while thread.is_alive() and not errors:
+    while thread.is_alive():
         thread.join(0.1)
+        if errors:
+            break
     if errors:
         raise errors[0]
 """

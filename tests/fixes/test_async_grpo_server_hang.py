@@ -47,7 +47,7 @@ BY_HAND: ByHand = each(
         "BaseException": ["KeyError", "RuntimeError"],
         "errors.append(error)": ["pass", "raise"],
         "return runs": ["return side"],
-        "thread.is_alive() and not errors": ["False", "thread.is_alive()", "not errors"],
+        "thread.is_alive()": ["False", "errors"],
         "raise errors[0]": ["return", "print(errors)"],
         ".daemon = True": [".daemon = False"],
         "daemon=True": ["daemon=False"],
