@@ -117,6 +117,10 @@ class UpdateWeights(Codemod):
         post = once([it for it in function.body if _is_call(it, "requests.post")], "requests.post(...)")
         return [span(post, post, _heard)]
 
+    def fixed_upstream(self, function: Function) -> bool:
+        raised = [it for it in ast.walk(function) if isinstance(it, ast.If) and isinstance(it.body[0], ast.Raise)]
+        return any(expression(it.test) == "response.status_code != 200" for it in raised)
+
 
 def _is_call(node: ast.stmt, function: str) -> bool:
     return isinstance(node, ast.Expr) and calls(node, function) == [node.value]

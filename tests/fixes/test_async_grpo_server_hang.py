@@ -30,7 +30,11 @@ REFUSED = [
     ),
 ]
 FIXED = sources.cases(FIX, {"trl": ["1.13.0", "1.16.0"]}, function=SEND, state="fixed")
-UNLIKE_UPSTREAM = sources.edits(FIXED[0], [("daemon=True", "daemon=False"), ("self.vllm.update_weights", "print")])
+RAISES = sources.cases(FIX, {"trl": ["1.13.0"]}, function=UPDATE, state="fixed")
+UNLIKE_UPSTREAM = [
+    *sources.edits(FIXED[0], [("daemon=True", "daemon=False"), ("self.vllm.update_weights", "print")]),
+    *sources.edits(RAISES[0], [("raise Exception", "print"), ("!= 200", "== 404")]),
+]
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
