@@ -44,14 +44,17 @@ CASES = (
     _case("died", 1, dies=True, core=True),
     _case("copy-refused", 0, place=_COPY, core=True),
     _case("not-loaded", late=True, core=True),
-    _case("gather-fails", breaks=True, beyond=True, of=[_SEND], core=True),
     _case("own-client", own=True, of=[_SEND], core=True),
     _case("own-client-refused", 0, own=True, of=[_SEND], core=True),
     _case("own-client-returns", 0, own=True, returns=True, beyond=True, of=[_SEND], core=True),
     _case("other-device", device=True, beyond=True, of=[_SEND], core=True),
     _case("taken", core=True),
 )
-GRID = [*(it for it in CASES if "place" not in it.options), _case("without a group", group=False, of=[_SEND])]
+GRID = [
+    *(it for it in CASES if "place" not in it.options),
+    _case("without a group", group=False, of=[_SEND]),
+    _case("a gather that fails", breaks=True, beyond=True, of=[_SEND]),
+]
 HELD = {
     r"error|exc|_HAS_STATEFUL_TRAINER_ENGINE|answer, .ok.": "in a thread, where no condition is followed, or of 1.13",
     "is_alive": "a thread is alive when it is first looked at",
