@@ -65,6 +65,7 @@ class SendWeights(Codemod):
 
         def send_weights(self, iterator):
             ...
+
             update = threading.Thread(target=watched(self.vllm.update_weights), args=(self._weight_update_info,))
             ...
             waits_for(sending)
@@ -83,7 +84,7 @@ class SendWeights(Codemod):
         waits = once([it for it in rows[at:] if expression(it) == f"{name}.join()"], f"{name}.join()")
         if [it.id for it in ast.walk(function) if isinstance(it, ast.Name)].count(name) > 3:
             raise base.AnchorError(f"{name} in no other row")
-        heard = base.replaced_by(function, asks, f"watched({expression(asks)})", "# nobody else reads its error")
+        heard = base.replaced_by(function, asks, f"watched({expression(asks)})", _WHY)  # the comment goes
         return [
             span(made, made, lambda nodes: base.preceded_by(_WATCHED)(heard.change(nodes))),
             span(begun, begun, instead(f"{name}.daemon = True\n{name}.start()")),

@@ -75,7 +75,7 @@ _ANSWERED: ByHand = each(
     }
 )
 MUTANTS = [
-    Mutants("trl", ("1.8.0", "1.12.0"), BY_HAND, function=SEND),
+    Mutants("trl", ("1.6.0", "1.8.0", "1.12.0"), BY_HAND, function=SEND),
     Mutants("trl", ("1.12.0",), _ANSWERED, function=UPDATE),
 ]
 _NO_CLIENT = "it has no client of its own for vLLM"
