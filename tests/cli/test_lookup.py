@@ -75,6 +75,7 @@ OURS = {
     "rollout keeps sampling from the initial policy": "async-lora-unsynced",
     "vLLM weights are not synchronized with sleep mode": "sleep-stale-weights",  # after TRL 5312
     "trl grpo vllm always generates with base weights, enable_sleep_mode": "sleep-stale-weights",  # after TRL 5355
+    "AsyncGRPO weight sync hangs forever when the vLLM server returns HTTP 500": "async-grpo-server-hang",  # TRL 6796
     "lora adapter never reaches vllm with checkpoint engine nccl": "async-lora-unsynced",
     "grad_norm of the last step of each epoch is half of the others": "short-last-window",
     "too small a gradient norm in the last step of an epoch, dpo with accumulation": "short-last-window",

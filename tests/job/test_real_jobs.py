@@ -36,11 +36,12 @@ SHORT = "a step is cut short"
 TURNS = "a step generates more than once"
 MORE_ENDS = "a chat template that writes more after an answer than the stop token"
 INSIDE = "a batch of rows begins inside a chunk of the data"
+SERVER_FAILS = "the vLLM server fails while it takes the weights"
 TALKS = "turns of tools or of a user"
 NO_BUILDER = "a model_type (0.9.0: a path) for which verl takes its default builder"
 ALL_FACTS = (
     *(SHORT, MODEL_OF_SETS, OWN_CODE, IDLE, COPIES, UNCOUNTED, LOST, END, BUFFERS, NONE_LEFT, LATER, MROPE, ONE_LENGTH),
-    *(TURNS, MORE_ENDS, TALKS, NO_BUILDER, INSIDE),
+    *(TURNS, MORE_ENDS, TALKS, NO_BUILDER, INSIDE, SERVER_FAILS),
 )
 JOBS = [
     ("critic-microbatch-scale", "verl 0.8.0", PPO, {
@@ -177,6 +178,7 @@ JOBS = [
     ("sleep-stale-weights", "trl 0.27.2", "trl rloo --use_vllm --vllm_mode colocate --vllm_enable_sleep_mode true", {
         f"{TURNS}=False": CANNOT,
     }),
+    ("async-grpo-server-hang", "trl 1.12.0", "torchrun async_grpo.py", {f"{SERVER_FAILS}=False": CANNOT}),
     ("pack-wrapped-rows", "trl 1.13.0", "trl sft --packing --packing_strategy wrapped", {
         "packing=false": CANNOT, "packing_strategy=bfd": CANNOT, f"{INSIDE}=False": CANNOT,
     }),
