@@ -75,9 +75,8 @@ class SendWeights(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         base.refuse_own(function, ["errors", "watched", "waits_for", "sends", "sending"])
         threads = [(row, name, asks) for row, name, value in assignments(function) if (asks := _asks(value))]
-        body = _alone(function.body)
-        made, name, asks = once([it for it in threads if it[0] in body], f"... = {_THREAD}(target=...)")
-        rows = body[body.index(made) :]
+        made, name, asks = once([it for it in threads if it[0] in function.body], f"... = {_THREAD}(target=...)")
+        rows = function.body[function.body.index(made) :]
         sends = once([it for it in rows if _is_call(it, _NCCL)], f"{_NCCL}(...)")
         at = rows.index(sends)
         begun = once([it for it in rows[:at] if expression(it) == f"{name}.start()"], f"{name}.start()")
@@ -116,18 +115,12 @@ class UpdateWeights(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         base.refuse_own(function, ["answer"])
-        post = once([it for it in _alone(function.body) if _is_call(it, "requests.post")], "requests.post(...)")
+        post = once([it for it in function.body if _is_call(it, "requests.post")], "requests.post(...)")
         return [span(post, post, _heard)]
 
     def fixed_upstream(self, function: Function) -> bool:
         raised = [it for it in ast.walk(function) if isinstance(it, ast.If) and isinstance(it.body[0], ast.Raise)]
         return any(expression(it.test) == "response.status_code != 200" for it in raised)
-
-
-def _alone(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements of a block that share no line with another one, which an edit would drop."""
-    lines = [line for it in body for line in {it.lineno, it.end_lineno}]
-    return [it for it in body if lines.count(it.lineno) == lines.count(it.end_lineno) == 1]
 
 
 def _is_call(node: ast.stmt, function: str) -> bool:

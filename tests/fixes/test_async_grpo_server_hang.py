@@ -21,11 +21,10 @@ _OTHERS = {
 }
 _NOT = "not found: .*{}"
 _USES = ("t_update.join()", "print(t_update.is_alive())\n    t_update.join()", "t_update in no other row")
-_BESIDE = ("t_update.start()", "t_update.start(); other()", "start")
 _TAKEN = ("t0 =", "errors = t0 =", "without errors")
 REFUSED = [
     *sources.edits(SENDS[2], [(old, "other(9)", name) for old, name in _OTHERS.items()], _NOT),
-    *sources.edits(SENDS[2], [_USES, _TAKEN, _BESIDE], _NOT),
+    *sources.edits(SENDS[2], [_USES, _TAKEN], _NOT),
     *sources.edits(
         CASES[-1], [("requests.post", "self.post", "post"), ("requests.post", "return requests.post", "post")], _NOT
     ),
