@@ -51,15 +51,10 @@ def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_known_and_gives_the_result_of_the_untouched_shape(
-    pull: sources.Case,
-) -> None:
-    source = pull.load()
-    assert source.known.state == "affected"
+def test_the_whole_pull_request_is_in_each_shape_with_it(pull: sources.Case) -> None:
+    code = sources.unparsed(pull.load().function)
     for part in ("is_dummy_forward = sum(tokens_per_expert) == 0", "if is_dummy_forward:\n        output = output[:0]"):
-        assert part in sources.unparsed(source.function), "only half of the pull request is in this shape"
-    assert source.known.note.startswith("pull request 4851 applied as written: wrong with over-allocated buffers")
-    assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
+        assert part in code
 
 
 def _tokens(rows: int, columns: int) -> Rank:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import EVERY, ByHand, Mutants, Sub
 from mutants.rules import DP, PP, TP
@@ -16,17 +14,6 @@ from unhang.prove.fixes.sft_packed_seq_broadcast import CASES_0_16
 FIX = "sft-packed-seq-broadcast"
 CASES = sources.cases(FIX, {"megatron-lm": ["0.17.0", "0.17.1"]}, {"megatron-lm": ["0.16.0", "0.16.1"]})
 FUZZ = Fuzz(CASES, 7, r"seqlen|_broadcast|args\b|is_pipeline|batch\b", examples=70)
-
-
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_pull_request_as_written_is_affected_and_gives_the_result_of_the_untouched_shape(
-    pull: sources.Case,
-) -> None:
-    source = pull.load()
-    assert source.known.state == "affected"
-    assert [(item.state, item.note) for item in sources.same_result(source)] == [("affected", "")]
-
-
 _WHOLE = "        if args.pipeline_model_parallel_size == 1 or mtp_on_this_rank:\n            "
 _NULLED = "            max_seqlen = None\n            _broadcast(labels)"
 _END = "_broadcast(batch['attention_mask'])\n    else:"
@@ -62,49 +49,36 @@ _UNLIKE = [
     (f"loss_mask']){_NEXT}{_FLAG}                {_PAIR}", f"loss_mask']){_NEXT}{_FLAG}"),
 ]
 UNLIKE_UPSTREAM = sources.edits(sources.case(FIX, "0.19.2", "megatron-core"), _UNLIKE)
-_SENT = "            _broadcast_cu_seqlens(batch['cu_seqlens'])\n            _broadcast(batch['max_seqlen'])\n"
-_RECEIVED = "            cu_seqlens = _broadcast_cu_seqlens()\n            _broadcast(max_seqlen)\n\n        batch = {"
-_ELIF = "\n        elif args.sft:"
-_GATE = "            if args.sft:\n            "
+_SENDS, _SENDS_MAX = f"            {_PAIR}\n", "            _broadcast(batch['max_seqlen'])\n"
+_GETS, _GETS_MAX = "            cu_seqlens = _broadcast_cu_seqlens()\n", "            _broadcast(max_seqlen)\n"
+_SENT, _GOT = _SENDS + _SENDS_MAX, _GETS + _GETS_MAX
+_GATE, _ELIF = "if args.sft", "\n        elif args.sft:"
 _NO_MAX = "            else:\n                max_seqlen = None\n"
 _DROPS = "            tokens = None\n            labels = None\n            loss_mask = None\n"
-_SENDER = f"        elif args.sft:\n            {{}}\n{_SENT}".format(
-    "# unhang sft-packed-seq-broadcast: this stage attends over packed sequences too"
-)
-
-
-def _last(gate: str) -> Sub:
-    return Sub("            if args.sft:", f"            if args.sft and {gate}:", EVERY)
-
-
-def _middle(gate: str) -> Sub:
-    return Sub("        elif args.sft:", f"        elif args.sft and {gate}:", EVERY)
-
-
+_LAST = {
+    "with short sequences": "args.seq_length == 8",
+    "without CP by TP": "args.tensor_model_parallel_size == 2",
+    "never": "False",
+    "not with CP": "args.context_parallel_size == 1",
+    "on DP rank 0": "mpu.get_data_parallel_rank() == 0",
+    "not with hybrid CP": "not args.hybrid_context_parallel",
+}
+_MIDDLE = {
+    "with long sequences": "args.seq_length > 8",
+    "never": "False",
+    "of the second stage alone": "mpu.get_pipeline_model_parallel_rank() == 1",
+    "not with CP": "args.context_parallel_size == 1",
+}
 _BY_HAND: ByHand = {
-    "middle halves without max_seqlen": (
-        Sub(_SENDER, _SENDER.replace("            _broadcast(batch['max_seqlen'])\n", "")),
-        Sub(_RECEIVED, _RECEIVED.replace("            _broadcast(max_seqlen)\n", "")),
-    ),
-    "last halves with short sequences": _last("args.seq_length == 8"),
-    "middle halves with long sequences": _middle("args.seq_length > 8"),
-    "last halves without CP by TP": _last("args.tensor_model_parallel_size == 2"),
-    "last halves never": _last("False"),
-    "middle halves never": _middle("False"),
-    "halves always": Sub("if args.sft:", "if True:", EVERY),
-    "middle halves in another order": (
-        Sub(_SENDER, "\n".join([*_SENDER.split("\n")[:2], *_SENDER.split("\n")[3:1:-1], ""])),
-        Sub(_RECEIVED, "\n".join([*_RECEIVED.split("\n")[1::-1], *_RECEIVED.split("\n")[2:]])),
-    ),
+    **{f"last halves {it}": Sub(f"    {_GATE}:", f"    {_GATE} and {gate}:", EVERY) for it, gate in _LAST.items()},
+    **{f"middle halves {it}": Sub(f"el{_GATE}:", f"el{_GATE} and {gate}:", EVERY) for it, gate in _MIDDLE.items()},
+    "middle halves without max_seqlen": (Sub(_SENT, _SENDS), Sub(_GOT, _GETS, 2)),
+    "halves always": Sub(_GATE, "if True", EVERY),
+    "middle halves in another order": (Sub(_SENT, _SENDS_MAX + _SENDS), Sub(_GOT, _GETS_MAX + _GETS, 2)),
     "middle sender asks the data": Sub("elif args.sft:", "elif batch['cu_seqlens'] is not None:"),
     "last sender asks the data": Sub(" if args.sft:", " if batch['cu_seqlens'] is not None:"),
     "middle receiver leaves empty tensors": Sub(_DROPS, ""),
-    "second stage alone of the middle ones": _middle("mpu.get_pipeline_model_parallel_rank() == 1"),
-    "last receiver drops cu_seqlens": Sub(f"{_GATE}    cu_seqlens = ", f"{_GATE}    "),
-    "last halves not with CP": _last("args.context_parallel_size == 1"),
-    "middle halves not with CP": _middle("args.context_parallel_size == 1"),
-    "last halves on DP rank 0": _last("mpu.get_data_parallel_rank() == 0"),
-    "last halves not with hybrid CP": _last("not args.hybrid_context_parallel"),
+    "last receiver drops cu_seqlens": Sub("                cu_seqlens = _", "                _"),
     "middle halves also send the mask": (
         Sub(_SENT, f"            _broadcast(batch['attention_mask'])\n{_SENT}"),
         Sub("attention_mask = None\n            position", "_broadcast(attention_mask)\n            position"),
@@ -115,7 +89,7 @@ _BY_HAND: ByHand = {
     ),
     "last receiver keeps max_seqlen without sft": Sub(_NO_MAX, ""),
     "last receiver drops max_seqlen with sft": Sub(_NO_MAX, "            max_seqlen = None\n"),
-    "middle receiver cuts cu_seqlens": Sub(_RECEIVED, _RECEIVED.replace("seqlens()", "seqlens()[..., :-1]")),
+    "middle receiver cuts cu_seqlens": Sub(_GOT, _GOT.replace("()", "()[..., :-1]"), 2),
     "last halves send the loss mask again without sft": (
         Sub(_NO_MAX, f"{_NO_MAX}                _broadcast(loss_mask)\n"),
         Sub(_ELIF, f"            else:\n                _broadcast(batch['loss_mask'])\n{_ELIF}"),
@@ -151,7 +125,8 @@ _TENSOR = hung_jobs.group("8", "TENSOR_MODEL_PARALLEL_GROUP", 0, 1)
 _AT = ("megatron/training/utils.py::_broadcast", "megatron/training/utils.py::get_batch_on_this_tp_rank")
 _SOURCE = rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Int", at=_AT))
 _RECEIVES = rank(issued(_TENSOR, 7, "broadcast", dtype="Long", at=_AT))
-_LATE = rank(at=("job/data.py::read",))
+_RECEIVES_TOKENS = rank(issued(_TENSOR, 5, "broadcast", 1, 4096, dtype="Long", at=_AT))
+_FLAG_OF_A_USER = rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Long", at=("job/flags.py::share",)))
 
 
 def _of_four(*dtypes: str) -> Job:
@@ -161,11 +136,7 @@ def _of_four(*dtypes: str) -> Job:
 
 HANGS = [
     HungJob("two types", job([_SOURCE, _RECEIVES])),
-    HungJob(
-        "a flag of the user's",
-        job([_SOURCE, rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Long", at=("job/flags.py::share",)))]),
-        "also",
-    ),
+    HungJob("a flag of the user's", job([_SOURCE, _FLAG_OF_A_USER]), "also"),
     HungJob("all have come to it", job([_SOURCE, _SOURCE]), ""),
     HungJob("the source has what receivers have", job([_RECEIVES, _SOURCE]), ""),
     HungJob("two types, four ranks", _of_four("Int", "Long", "Long", "Long")),
@@ -175,9 +146,5 @@ HANGS = [
     HungJob("overflow", _fails("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", *_AT)),
     HungJob("dimensions", _fails("RuntimeError: Tensors must have same number of dimensions: got 4 and 3"), ""),
     HungJob("no memory for a batch", _fails("torch.OutOfMemoryError: CUDA out of memory", *_AT), ""),
-    HungJob(
-        "no batch of the source",
-        job([_LATE, rank(issued(_TENSOR, 5, "broadcast", 1, 4096, dtype="Long", at=_AT))]),
-        "also",
-    ),
+    HungJob("no batch of the source", job([rank(at=("job/data.py::read",)), _RECEIVES_TOKENS]), "also"),
 ]

@@ -247,15 +247,6 @@ def dump(node: object) -> object:
     return ast.dump(node) if isinstance(node, ast.AST) else node
 
 
-def same_result(source: Source) -> list[Shape]:
-    """Return the other shapes of the source's fix whose rewrite has the same result."""
-    return [
-        item
-        for (fix, _, digest), item in catalog.shape_table().shapes.items()
-        if fix == source.target.fix and item.result == source.known.result and digest != source.digest
-    ]
-
-
 @cache
 def _digest(function: shape.Function) -> str:
     return shape.digest(function)

@@ -9,11 +9,8 @@ _LINES = (  # a release for each shape of the forward
     *("0.10.0", "0.11.0", "0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.0rc0", "0.15.0rc4", "0.15.3"),
     *("0.16.0rc0.dev100085", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
 )
-_RECOMPUTE = [
-    f"{dispatcher}-recompute-{end}" for dispatcher in ("alltoall", "allgather") for end in ("cuts", "keeps", "same")
-]
-_NO_RECOMPUTE = dict.fromkeys(_RECOMPUTE, "its config cannot recompute only the activation of an MoE layer")
-_NO_ON_INPUT = dict.fromkeys(("on-input-cuts", "on-input-keeps"), "its config cannot apply probabilities on input")
+_NO_RECOMPUTE = {"recompute-cuts": "its config cannot recompute only the activation of an MoE layer"}
+_NO_ON_INPUT = {"on-input-cuts": "its config cannot apply probabilities on input"}
 _NO_PROBS = {"half: rows without probabilities": "its experts get no probabilities"}
 _LACKING = {
     "0.10.0": {**_NO_RECOMPUTE, **_NO_ON_INPUT, **_NO_PROBS},
@@ -26,7 +23,6 @@ _LACKING = {
 _BACKWARD = "tensor_parallel/mappings.py"
 _PAST_THE_EXPERTS: dict[str, tuple[str, str]] = {
     "allgather-cuts": (CRASHED, _BACKWARD),
-    "allgather-recompute-cuts": (CRASHED, _BACKWARD),
     "ddp-cuts": (HUNG, "finish_grad_sync"),
 }
 _ALIGNS = ("0.18.2", "0.19.2")  # here the router can pad for fp8
@@ -36,10 +32,10 @@ _OTHERS = {
         without(r"permuted_probs = torch\.cat\(.*\)", "pass"), ("alltoall-cuts", "alltoall-keeps")
     ),
     "rows appended with tokens present": Other(
-        without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-same", "fp8-aligned-same")
+        without(r"(has_no_tokens = ).*", r"\1True"), ("alltoall-tokens", "fp8-aligned-cuts")
     ),
     "an output other by a bit or so": Other(
-        without(r"return output, output_bias", "return output * (1 + 2**-22), output_bias"), ("alltoall-same",)
+        without(r"return output, output_bias", "return output * (1 + 2**-22), output_bias"), ("alltoall-tokens",)
     ),
     "half: one row for each expert, not aligned": Other(
         without(r"rows_per_expert = get_align_size_for_quantization\(self\.config\)", "pass"),

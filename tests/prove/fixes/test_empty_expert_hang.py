@@ -2,62 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from unhang.prove.cases import Case
 from unhang.prove.fixes import empty_expert_hang as proof
 
 CASES = {case.name: case for case in proof.CASES}
-SOME: dict[str, float | None] = {"linear_fc1.weight0": 2.0, "linear_fc2.weight0": 1.0}
-NONE_LEFT: dict[str, float | None] = dict.fromkeys(SOME, 0.0)
-FULL = proof.Step(tokens=3, shape=(32, 1, 32), reaches_input=True, gradients=SOME, differs=())
-EMPTY = FULL._replace(tokens=0, gradients=NONE_LEFT)
+FULL = proof.Step(tokens=3, given={}, faults=())
+EMPTY = FULL._replace(tokens=0)
+STEPS = [[FULL] * 3, [FULL, EMPTY, FULL]]
 
 
-def ep2(second: proof.Step) -> list[list[proof.Step]]:
-    """Two ranks in three steps; the second one's step without tokens is as given."""
-    return [[FULL] * 3, [FULL._replace(gradients=SOME), second, FULL]]
+def test_each_fault_of_a_step_is_named() -> None:
+    case = CASES["alltoall-cuts"]
+    assert not proof.wrong(case, STEPS)
+    assert proof.right(case, STEPS).startswith("3 steps, rank 1 has no token in one: ")
+    faulty = EMPTY._replace(faults=("no gradient of linear_fc2.weight0", "output differs"))
+    found = proof.wrong(case, [[FULL] * 3, [FULL, faulty, FULL]])
+    assert found == "rank 1, step 2 (empty): no gradient of linear_fc2.weight0; output differs"
 
 
-@pytest.mark.parametrize("case", [case for case in proof.CASES if case.topology.dp == 2 and "same" not in case.name])
-def test_zero_gradients_on_the_empty_rank_are_right(case: Case) -> None:
-    assert not proof.wrong(case, ep2(EMPTY))
-    assert "zero there" in proof.right(case, ep2(EMPTY))
+def test_what_is_none_on_one_side_alone_is_a_fault() -> None:
+    assert not [*proof._faults({"probs": None}, {"probs": None})]
+    assert [*proof._faults({"input": None}, {"input": FLOAT})] == ["no gradient of input"]
+    weight: dict[str, None] = {"linear_fc1.weight0": None}
+    assert [*proof._faults(weight, weight)] == ["no gradient of linear_fc1.weight0"]  # whatever the untouched one does
+    assert not [*proof._faults(weight, weight, reaches_all=False)]
+    assert [*proof._faults({"biases": FLOAT}, {"biases": None})] == ["biases: ('float', (2,), 'cpu'), and not None"]
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"gradients": {**NONE_LEFT, "linear_fc2.weight0": None}}, "no gradient of linear_fc2.weight0"),
-        ({"gradients": {}}, "no gradient of any expert"),
-        ({"gradients": {**NONE_LEFT, "linear_fc1.weight0": 0.5}}, "0 tokens, gradients"),
-        ({"shape": (34, 1, 32)}, "output (34, 1, 32)"),
-        ({"reaches_input": False}, "no gradient of the input"),
-        ({"differs": ("output",)}, "differs from the untouched forward: output"),
-    ],
-)
-def test_a_step_that_is_wrong_is_named(change: dict[str, Any], why: str) -> None:
-    found = proof.wrong(CASES["alltoall-cuts"], ep2(EMPTY._replace(**change)))
-    assert found.startswith("rank 1, step 2 (empty): ")
-    assert why in found
+FLOAT = SimpleNamespace(dtype="float", shape=[2], device=SimpleNamespace(type="cpu"))
 
 
-def test_tokens_without_any_gradient_are_wrong_and_unexpected_tokens_a_failure_of_the_proof() -> None:
-    steps = [[FULL, FULL, FULL._replace(gradients=NONE_LEFT)], [FULL, EMPTY, FULL]]
-    assert proof.wrong(CASES["alltoall-keeps"], steps).startswith("rank 0, step 3 (full): 3 tokens, gradients")
-    with pytest.raises(AssertionError, match="rank 1 has 3 tokens in step 2, empty"):
-        proof.wrong(CASES["alltoall-cuts"], ep2(FULL))
+def test_unexpected_tokens_are_a_failure_of_the_proof() -> None:
+    with pytest.raises(AssertionError, match=r"rank 1, step 2 \(empty\): 3 tokens"):
+        proof.wrong(CASES["alltoall-cuts"], [[FULL] * 3] * 2)
 
 
-def test_replicas_of_an_expert_have_the_same_gradients() -> None:
-    case = CASES["ddp-cuts"]
-    empty = FULL._replace(tokens=0)  # it has the gradients of its replica
-    values = [[FULL] * 3, [FULL, empty, FULL], [FULL] * 3, [FULL] * 3]
-    assert not proof.wrong(case, values)
-    values[3] = [FULL, FULL._replace(gradients=dict.fromkeys(SOME, 7.0)), FULL]
-    assert proof.wrong(case, values) == "rank 3, step 2 (uneven): gradients differ from its replica on rank 1"
+def test_of_replicas_only_the_first_group_lacks_tokens() -> None:
+    assert not proof.wrong(CASES["ddp-cuts"], [*STEPS, [FULL] * 3, [FULL] * 3])
+    assert not proof.wrong(CASES["alltoall-tokens"], [[FULL] * 3] * 2)
+    assert proof.right(CASES["alltoall-tokens"], [[FULL] * 3] * 2).startswith("3 steps, with tokens: ")
 
 
 def test_the_installed_transformer_engine_is_named() -> None:

@@ -39,8 +39,8 @@ def test_the_cases_follow_from_the_shape() -> None:
     """The digests that choose the cases are on record, of untouched and of patched source."""
     rows = [row for row in sources._ROWS if row["fix"] == "sft-packed-seq-broadcast"]
     results = {row["shape"]: row["result"] for row in rows if row["state"] == "affected"}
-    sets = {SHAPE_0_16: sft.CASES_0_16, SHAPE_0_17: sft.CASES, SHAPE_DEV: sft.CASES_NULLED}
-    assert len({id(cases) for cases in sets.values()}) == len(sets)
+    sets = {shape: sft.cases_for("megatron-lm", {shape}) for shape in (SHAPE_0_16, SHAPE_0_17, SHAPE_DEV)}
+    assert (sets[SHAPE_0_16], sets[SHAPE_0_17]) == (sft.CASES_0_16, sft.CASES)
+    assert len({*map(repr, sets.values())}) == len(sets)
     for shape, cases in sets.items():
-        assert sft.cases_for("megatron-lm", {shape}) is cases
-        assert sft.cases_for("megatron-lm", {results[shape]}) is cases
+        assert sft.cases_for("megatron-lm", {results[shape]}) == cases

@@ -8,14 +8,15 @@ the rewrite cures it. It does not show which backend is one, nor fp8 numbers, ke
 flex dispatchers.
 
 Each case has several steps: tokens for all ranks, tokens only for the first one, and tokens for all again. The settings
-of ``GRID`` call the experts of one rank instead, with rows that a dispatcher seldom makes, and compare the output and
-the gradients with those of each expert's own matrices in plain torch. A setting on torch's ``meta`` device shows where
-results lie.
+of ``GRID`` call the experts of one rank instead, with rows that a dispatcher seldom makes. The output and all gradients
+must be those of the installed forward, untouched, with linears that keep the graph. A setting on torch's ``meta``
+device shows where results lie.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 import types
@@ -27,10 +28,31 @@ from ..ranks.moe_layer import DISTRIBUTIONS as DISTRIBUTIONS
 from ..ranks.rank_numbers import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+_CUTS: dict[str, Any] = {"cuts": True, "each": True}
+_KEEPS: dict[str, Any] = {"cuts": False, "each": False, "fails": "", "te": False}
+_FULL, _EMPTY, _UNEVEN = "full", "empty", "uneven"
+_TOKENS = 32  # of each rank
+
+
+def _case(name: str, untouched: str, at: str = "", size: int = 2, *, core: bool = False, **options: Any) -> Case:
+    options = {"dispatcher": "alltoall", **({} if untouched == PASSED else _CUTS), **options}
+    return Case(name, Topology(dp=size, ep=2), untouched, at, options, core)
+
 
 _BACKWARD = "tensor_parallel/mappings.py"
-_EP2 = Topology(dp=2, ep=2)
+CASES = (
+    _case("alltoall-cuts", HUNG, _BACKWARD, core=True),
+    _case("alltoall-keeps", PASSED, core=True),
+    _case("alltoall-tokens", PASSED, core=True, cuts=True, kinds=(_FULL, _UNEVEN, _FULL)),
+    _case("allgather-cuts", HUNG, _BACKWARD, dispatcher="allgather"),
+    _case("recompute-cuts", HUNG, _BACKWARD, recompute=True),
+    _case("fp8-cuts", HUNG, _BACKWARD, fp8=True),
+    _case("fp8-aligned-cuts", HUNG, _BACKWARD, core=True, fp8=True, aligned=True),
+    _case("on-input-cuts", HUNG, _BACKWARD, on_input=True, each=False),  # one expert may get every token
+    _case("ddp-cuts", CRASHED, "finish_grad_sync", size=4, ddp=True, each=False),
+)
 _ROWS: dict[str, tuple[int, tuple[int, ...]]] = {
     "no row": (0, (0, 0, 0, 0)),
     "one row": (1, (0, 1, 0, 0)),
@@ -41,63 +63,33 @@ _ROWS: dict[str, tuple[int, tuple[int, ...]]] = {
     "a buffer with some rows in use": (5, (2, 0, 1, 0)),
 }
 """Rows given to the experts, and how many of these are each expert's."""
-_FULL, _EMPTY, _UNEVEN = "full", "empty", "uneven"
-_STEPS, _WITH_TOKENS = (_FULL, _EMPTY, _FULL), (_FULL, _UNEVEN, _FULL)
-
-
-_STAND_IN = "the proof's grouped linears are stand-ins: a CPU cannot show whether yours cuts the graph on zero rows"
-_REPORTED = "the author of pull request 4851 reports that the Transformer Engine of that time passes without the fix"
-
-
-def _cases() -> Iterator[Case]:
-    for dispatcher in ("alltoall", "allgather"):
-        for recompute in (False, True):
-            name = dispatcher + ("-recompute" if recompute else "")
-            base = Case(name, _EP2, PASSED, options={"dispatcher": dispatcher, "recompute": recompute})
-            core = dispatcher == "alltoall" and not recompute
-            yield _variant(base, "cuts", HUNG, each=True)._replace(core=core)
-            yield _variant(base, "keeps", PASSED)._replace(core=core)
-            yield _variant(base, "same", PASSED, cuts=True, compare=True)._replace(core=core)
-    padded = Case("fp8", _EP2, PASSED, options={"dispatcher": "alltoall", "fp8": True})
-    yield _variant(padded, "cuts", HUNG)
-    yield _variant(padded, "same", PASSED, cuts=True, compare=True)
-    skipped = padded._replace(name="fp8-aligned", options={**padded.options, "aligned": True})
-    yield _variant(skipped, "cuts", HUNG)._replace(core=True)
-    yield _variant(skipped, "same", PASSED, cuts=True, compare=True)
-    on_input = Case("on-input", _EP2, PASSED, options={"dispatcher": "alltoall", "on_input": True})
-    yield _variant(on_input, "cuts", HUNG)
-    yield _variant(on_input, "keeps", PASSED)
-    wrapped = Case("ddp", Topology(dp=4, ep=2), PASSED, options={"dispatcher": "alltoall", "ddp": True})
-    yield _variant(wrapped, "cuts", HUNG)._replace(untouched=CRASHED, at="finish_grad_sync")
-    yield _variant(wrapped, "keeps", PASSED)
-
-
-def _variant(base: Case, name: str, untouched: str, **options: Any) -> Case:
-    chosen = {"cuts": untouched == HUNG, **base.options, **options}
-    at = _BACKWARD if untouched == HUNG else ""
-    return base._replace(name=f"{base.name}-{name}", untouched=untouched, at=at, options=chosen)
-
-
-CASES = tuple(_cases())
-_ACTIVATIONS: dict[str, tuple[str, bool, Mapping[str, Any]]] = {
-    "gelu": ("gelu", False, {}),
-    "clamped glu": ("silu", True, {"activation_func_clamp_value": 0.1}),
-    "interleaved glu": ("silu", True, {"moe_mlp_glu_interleave_size": 8}),
-    "Transformer Engine's": ("silu", True, {"use_te_activation_func": True}),
-    "Transformer Engine's, interleaved": (
-        *("silu", True),
-        {"use_te_activation_func": True, "moe_mlp_glu_interleave_size": 8},
-    ),
-    "fused swiglu": ("silu", True, {"bias_activation_fusion": True}),
-    "fused swiglu, interleaved": ("silu", True, {"bias_activation_fusion": True, "moe_mlp_glu_interleave_size": 8}),
-    "fused geglu": ("gelu", True, {"bias_activation_fusion": True}),
-    "fused quick geglu": ("quick_gelu", True, {"bias_activation_fusion": True}),
-    "squared relu": ("squared_relu", False, {}),
-    "fused squared relu": ("squared_relu", False, {"use_fused_weighted_squared_relu": True}),
+_FUSED, _INTERLEAVED = {"bias_activation_fusion": True}, {"moe_mlp_glu_interleave_size": 8}
+_PLAIN, _ENGINE = {"gated_linear_unit": False}, {"use_te_activation_func": True}
+_ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "gelu": {"activation": "gelu", **_PLAIN},
+    "clamped": {"activation_func_clamp_value": 0.1},
+    "interleaved": _INTERLEAVED,
+    "Transformer Engine's": _ENGINE,
+    "Transformer Engine's, interleaved": {**_ENGINE, **_INTERLEAVED},
+    "fused": _FUSED,
+    "fused, interleaved": {**_FUSED, **_INTERLEAVED},
+    "fused geglu": {"activation": "gelu", **_FUSED},
+    "fused quick geglu": {"activation": "quick_gelu", **_FUSED},
+    "squared relu": {"activation": "squared_relu", **_PLAIN},
+    "fused squared relu": {"activation": "squared_relu", **_PLAIN, "use_fused_weighted_squared_relu": True},
 }
-"""Activations: the function, whether it is gated, and what else the configuration says."""
-_NEEDS = {"fused geglu": "bias_geglu_impl", "fused quick geglu": "weighted_bias_quick_geglu_impl"}
-"""What a forward that fuses these calls."""
+"""Activations: the function, and what else the configuration says. Each is gated SiLU, unless it says otherwise."""
+_NEEDS = (
+    ("fp4", "quantization_padding"),
+    ("on_input", "permuted_probs"),
+    ("on_input", "moe_apply_probs_on_input"),  # a commit of 2025-04 takes probabilities alone
+    ("recompute", "activation_recompute"),
+    ("fused geglu", "bias_geglu_impl"),
+    ("fused quick geglu", "weighted_bias_quick_geglu_impl"),
+    ("squared relu", "squared_relu"),
+    ("fused squared relu", "squared_relu"),
+)
+"""What a forward names that knows an option, or an activation."""
 _NEWER = {
     "activation_func_clamp_value": None,
     "activation_func_fp8_input_store": False,
@@ -109,13 +101,6 @@ _NEWER = {
     "use_te_activation_func": False,
 }
 """What the configuration of an older release lacks, in whose tree a newer forward may play."""
-_PRECISIONS = ("", "fp8", "mxfp8", "fp4")
-_LINEARS: dict[str, dict[str, Any]] = {
-    "linears that cut the graph": {"cuts": True, "each": True},
-    "linears that fail on an empty input": {"fails": "empty input"},
-    "linears that fail on an empty expert": {"fails": "empty expert"},
-}
-"""Grouped linears with which no row is a fault. Transformer Engine 2.0 and 2.1 fail if the last expert is empty."""
 HELD = {
     "bias_parallel is not None": "Transformer Engine adds the bias of fc1 itself, but in old releases",
     "permuted_probs is not None": "the router always gives probabilities, where the forward takes them",
@@ -128,45 +113,36 @@ HELD = {
 
 def _grid() -> Iterator[Case]:
     """Yield the settings: the forward's, what the experts get, and what their grouped linears do with that."""
-    every: dict[str, Mapping[str, Any]] = {}
-    for precision in _PRECISIONS:
-        for aligned in (False, True):
-            kind: dict[str, Any] = {**({precision: True} if precision else {}), "aligned": aligned}
-            name = f"{precision or 'bf16'}{', aligned' * aligned}"
-            every |= {name: kind, f"{name}, bias": kind | {"biases": True}}
+    every: dict[str, dict[str, Any]] = {
+        f"{precision or 'bf16'}{', aligned' * aligned}{', bias' * biased}": {
+            **({precision: True} if precision else {}), "aligned": aligned, "biases": biased,
+        }
+        for precision in ("", "fp8", "mxfp8", "fp4")
+        for aligned in (False, True)
+        for biased in (False, True)
+    }  # fmt: skip
     every |= {
-        "without gradients": {"trains": False},
+        "linears that fail on an empty input": {"fails": "empty input"},
+        "linears that fail on an empty expert": {"fails": "empty expert"},  # as Transformer Engine 2.0 and 2.1 do
+        "without gradients": {"trains": False, "fails": "empty input"},
         "one expert": {"experts": 1},
         "two ranks": {"dp": 2},
-        "two ranks, fp8, bias": {"dp": 2, "fp8": True, "biases": True, "aligned": False},
-        "two ranks, fp8, aligned": {"dp": 2, "fp8": True, "aligned": True},
+        "two ranks, fp8, bias": {"dp": 2, **every["fp8, bias"]},
+        "two ranks, fp8, aligned": {"dp": 2, **every["fp8, aligned"]},
         "on input": {"on_input": True},
-        "recompute": {"recompute": True},
         "another device": {"device": "meta"},
+        "recompute": {"recompute": True},
         **{name: {"activation": name} for name in _ACTIVATIONS},
+        # some commits then recompute another function, without interleaved units
+        **{f"recompute, {it}": {"activation": it, "recompute": True} for it in _ACTIVATIONS if "interleaved" not in it},
+        **{f"{path} path": {"path": path} for path in ("fused", "grouped")},
     }
     for name, options in every.items():
-        for rows in _rows_of(options):
-            yield _call(f"{name}, {rows}", rows, PASSED, options)
-        for fault, linears in _LINEARS.items():
-            if "fails" in linears or options.get("trains", True):
-                yield _call(f"{name}, no row, {fault}", "no row", DIFFERS, {**options, **linears})
-    for name in _ACTIVATIONS:
-        if "interleaved" not in name:  # some commits then recompute another function, without that
-            yield _call(f"recompute, {name}", "rows for all", PASSED, {"activation": name, "recompute": True})
-    for path in ("fused", "grouped"):
-        for rows in ("no row", "rows for all"):
-            yield _call(f"{path}, {rows}", rows, PASSED, {"path": path})
-
-
-def _rows_of(options: Mapping[str, Any]) -> Iterable[str]:
-    """Return what the experts get: fewer kinds where that changes nothing, and what upstream's own forward takes."""
-    is_padded = bool({*_PRECISIONS} & {*options})
-    if is_padded and options.get("biases") and not options["aligned"]:
-        return ("no row",)  # some commits split padded rows by the counts of before
-    if options.keys() - {*_PRECISIONS, "aligned", "biases", "experts"}:
-        return ("no row", "rows for all")
-    return [name for name in _ROWS if not name.startswith("a buffer") or not (is_padded or options.get("biases"))]
+        faulty = {} if "path" in options else _CUTS
+        yield _call(f"{name}, no row", "no row", DIFFERS if faulty else PASSED, {**faulty, **options})
+        if not name.endswith(("fp8, bias", "fp4, bias")):  # some commits split padded rows by the counts of before
+            yield _call(f"{name}, rows for all", "rows for all", PASSED, options)
+    yield from (_call(f"linears that keep the graph, {rows}", rows, PASSED, {}) for rows in _ROWS)
 
 
 def _call(name: str, rows: str, untouched: str, options: Mapping[str, Any]) -> Case:
@@ -175,49 +151,43 @@ def _call(name: str, rows: str, untouched: str, options: Mapping[str, Any]) -> C
 
 
 GRID = list(_grid())
-# the sizes of a user's job only change how likely an empty rank is
-YOURS = next(case for case in CASES if case.name == "alltoall-cuts")
+YOURS = CASES[0]  # the sizes of a user's job only change how likely an empty rank is
 RULED_OUT = ("ep", "with EP 1 every rank has all experts and waits for no other rank's tokens")
 
 
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets. One rank that is called alone is one of several."""
     options = case.options
-    called = options.get("calls", ())
     return {
-        "moe_grouped_gemm": options.get("grouped", True),
-        "expert_model_parallel_size": 2 if called else case.topology.ep,
-        "a rank whose experts get no token": "no row" in called if called else not options.get("compare"),
+        "moe_grouped_gemm": True,
+        "expert_model_parallel_size": 2,
+        "a rank whose experts get no token": bool({"no row", _EMPTY} & {*_kinds(case, 0)}),
         "a grouped GEMM that fails on no row": bool(options.get("cuts") or options.get("fails")),
     }
 
 
 def about(installed: Mapping[str, str]) -> str:
     """Return the remark for the versions of the installed ``DISTRIBUTIONS``."""
+    stand_in = "the proof's grouped linears are stand-ins: a CPU cannot show whether yours cuts the graph on zero rows"
     version = next((installed[name] for name in DISTRIBUTIONS if name in installed), None)
     if version is None:
-        return f"no Transformer Engine is installed (a vendor's replacement would not be found); {_STAND_IN}"
-    remark = f"Transformer Engine {version} is installed; {_REPORTED}; {_STAND_IN}"
+        return f"no Transformer Engine is installed (a vendor's replacement would not be found); {stand_in}"
+    reported = "the author of pull request 4851 reports that the Transformer Engine of that time passes without the fix"
+    remark = f"Transformer Engine {version} is installed; {reported}; {stand_in}"
     if version.split(".")[:2] in (["2", "0"], ["2", "1"]):
         remark += "; it also fails when only the last expert is empty, which the fix does not cure"
     return remark
 
 
-_TOKENS = 32  # of each rank
-
-
 class Step(NamedTuple):
-    """What one rank did in one step."""
+    """What one rank did in one step, or call."""
 
     tokens: int
     """Tokens that its experts got."""
-    shape: tuple[int, ...]
-    reaches_input: bool
-    """Whether the input has a gradient."""
-    gradients: dict[str, float | None]
-    """The largest absolute gradient of each weight of its experts, by name; None where it has none."""
-    differs: tuple[str, ...]
-    """Gradients, by name, and the output, where they are not bit-identical to the untouched forward's."""
+    given: dict[str, Any]
+    """The output, and the gradients of the input and of each weight; of torch's ``meta`` device what each is."""
+    faults: tuple[str, ...]
+    """What is not as the untouched forward has it, with linears that keep the graph."""
 
 
 def prepare() -> None:
@@ -238,89 +208,88 @@ def prepare() -> None:
         module["weighted_bias_swiglu_impl"] = lambda *given: swiglu(*given[:4])
 
 
-def on_rank(case: Case, rank: int) -> Any:
+def on_rank(case: Case, rank: int) -> list[Step]:
     """Run the steps, or the calls, as one rank."""
     shims.gloo_as_nccl()
     megatron.initialize(case.topology)
-    if "calls" in case.options:
-        return [_called(case, *_ROWS[name]) for name in case.options["calls"]]
-    return _steps(case, rank)
+    return [_called(case, rows) for rows in case.options["calls"]] if "calls" in case.options else _steps(case, rank)
 
 
 def _steps(case: Case, rank: int) -> list[Step]:
-    """Run the steps as one rank."""
+    """Run the steps as one rank, each once more with the untouched forward."""
     import torch
 
-    layer = moe_layer.make(case.options, case.topology.ep)
+    layers = [moe_layer.make({**case.options, **more}, case.topology.ep) for more in ({}, _KEEPS)]
+    layers[1].experts.forward = types.MethodType(moe_layer.untouched_forward(), layers[1].experts)
+    models = [moe_layer.wrapped(layer) if case.options.get("ddp") else None for layer in layers]
     tokens: list[int] = []
-    layer.experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
-    forwards = [layer.experts.forward]
-    if case.options.get("compare"):
-        forwards.append(types.MethodType(moe_layer.untouched_forward(), layer.experts))
-    model = moe_layer.wrapped(layer) if case.options.get("ddp") else None
+    layers[0].experts.register_forward_pre_hook(lambda _, args: tokens.append(int(args[1].sum())))
+    local = moe_layer.EXPERTS // case.topology.ep
+    chosen = {_FULL: None, _EMPTY: range(local), _UNEVEN: range(0, moe_layer.EXPERTS, local)}
     steps = []
     for number, kind in enumerate(_kinds(case, rank)):
-        _set_router(layer, kind)
         results = []
-        for forward in forwards:
-            layer.experts.forward = forward
+        for layer, model in zip(layers, models):
+            moe_layer.route(layer, chosen[kind])
             torch.manual_seed(100 * number + rank)
-            tokens_here = torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True, device=shims.DEVICE)
-            results.append(moe_layer.once(layer, tokens_here, model))
-        given = results[0]
-        gradients = {name.removeprefix("experts."): size for name, size in moe_layer.largest(given).items()}
-        names = given.keys() if len(results) > 1 else ()
-        differs = tuple(name for name in names if not moe_layer.equal(given[name], results[1][name]))
-        reaches = given["input"] is not None
-        steps.append(Step(tokens[-1], tuple(given["output"].shape), reaches, gradients, differs))
+            given = torch.rand(_TOKENS, 1, moe_layer.HIDDEN, requires_grad=True, device=shims.DEVICE)
+            found = moe_layer.once(layer, given, model)
+            results.append({name: it if it is None else it.clone() for name, it in found.items()})
+        steps.append(Step(tokens[-1], results[0], tuple(_faults(results[0], results[1]))))
     return steps
 
 
-class Called(NamedTuple):
-    """What the experts gave for some rows, and what is right; of another device only what a tensor is."""
-
-    given: dict[str, Any]
-    """The output, and the gradients of the rows, of their probabilities and of each weight."""
-    wanted: dict[str, Any]
-    """The same by each expert's own matrices."""
-    biases: int | None
-    """How many it left to the caller."""
-
-
-def _called(case: Case, rows: int, counts: tuple[int, ...]) -> Called:
-    """Call new experts with some rows, of which so many are each expert's."""
+def _called(case: Case, name: str) -> Step:
+    """Call new experts with some rows, and once more with the untouched forward."""
     import torch
 
-    function = inspect.unwrap(sys.modules[moe_layer.MODULE].TEGroupedMLP.forward)
-    names = {*inspect.signature(function).parameters, *_names(function.__code__)}
+    ours = inspect.unwrap(sys.modules[moe_layer.MODULE].TEGroupedMLP.forward)
+    names = {*inspect.signature(ours).parameters, *_names(ours.__code__)}
     options = _known(case.options, names)
-    options["config"] = _config(options)
-    device, trains = options.get("device", shims.DEVICE), options.get("trains", True)
-    kind = {"device": device, "dtype": torch.float32 if rows else torch.bfloat16}
-    layer = moe_layer.make(options, case.topology.ep)
-    experts = layer.experts.to(**kind).train(trains)
-    others = {name: it for name, it in _activation(options)[2].items() if name in names}
-    _set_up(experts, options, others)
-    if not options["recompute"]:
-        _activate(experts, function)
-    if "num_moe_experts" in options["config"]:
-        counts = (sum(counts),)
-    if options.get("aligned"):
-        size = moe_layer.alignment(options)
-        rows, counts = rows * size, tuple(count * size for count in counts)
-    torch.manual_seed(rows)
-    shape: dict[str, tuple[int, ...]] = {"input": (rows, moe_layer.HIDDEN), "probs": (rows,)}
-    leaves = {name: torch.rand(size, **kind, requires_grad=trains) for name, size in shape.items()}
-    given = {"permuted_probs": leaves["probs"]} if "permuted_probs" in names else {}
-    is_fused = case.options.get("path") == "fused" and "_with_fused_impl" in names
-    scales = leaves["probs"][:, None] if given else torch.ones(rows, 1, **kind)
-    with moe_layer.precision(options, layer), torch.set_grad_enabled(trains):
-        output, biases = function(experts, leaves["input"], tokens_per_expert=torch.tensor(counts), **given)
-        wanted = _wanted(experts, others, leaves["input"], counts, scales, biases is None)
-    wanted = leaves["input"] if is_fused else wanted
-    leaves |= dict(experts.named_parameters())
-    found, right = (_results(it, leaves) for it in (output, wanted))
-    return Called(found, right, None if biases is None else len(biases))
+    (rows, counts), size = _ROWS[name], moe_layer.alignment(options) if options.get("aligned") else 1
+    counts = tuple(size * count for count in ((sum(counts),) if options.get("experts") else counts))
+    trains = options.get("trains", True)
+    kind = {"device": options.get("device", shims.DEVICE), "dtype": torch.float32 if rows else torch.bfloat16}
+    results = []
+    for forward, more in ((ours, {}), (moe_layer.untouched_forward(), _KEEPS)):
+        layer = moe_layer.make({**options, **more, "config": _config(options)}, case.topology.ep)
+        experts = layer.experts.to(**kind).train(trains)
+        _set_up(experts, options, names, forward)
+        torch.manual_seed(rows)
+        leaves = {"input": torch.rand(size * rows, moe_layer.HIDDEN, **kind, requires_grad=trains)}
+        leaves["probs"] = torch.rand(size * rows, **kind, requires_grad=trains)
+        probs = {"permuted_probs": leaves["probs"]} if "permuted_probs" in names else {}
+        with moe_layer.precision({**options, **more}, layer), torch.set_grad_enabled(trains):
+            output, biases = forward(experts, leaves["input"], tokens_per_expert=torch.tensor(counts), **probs)
+        if trains:
+            output.square().sum().backward()
+        leaves |= dict(experts.named_parameters())
+        found = {"output": output.detach(), **{name: it.grad for name, it in leaves.items()}}
+        results.append({**found, "biases": None if biases is None else torch.tensor(len(biases))})
+    given, wanted = results
+    if not rows:  # whatever the installed forward does
+        wanted = {name: it if it is None or name == "biases" else it * 0 for name, it in wanted.items()}
+    has_values, reaches_all = "device" not in options, trains and options.get("path") != "fused"
+    # by Transformer Engine's own kernels values differ by their precision, and a commit pads rows on its grouped path
+    same = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5)
+    faults = tuple(_faults(given, wanted, same if has_values and not options.get("te") else None, reaches_all))
+    return Step(sum(counts), given if has_values else {name: _kind(it) for name, it in given.items()}, faults)
+
+
+def _kind(it: Any) -> tuple[str, tuple[int, ...], str] | None:
+    return None if it is None else (str(it.dtype), tuple(it.shape), it.device.type)
+
+
+def _faults(
+    given: Mapping[str, Any], wanted: Mapping[str, Any], same: Any = moe_layer.equal, reaches_all: bool = True
+) -> Iterator[str]:
+    """Yield what is wrong with the output and the gradients. Those of the input and of weights may never lack."""
+    for name, due in wanted.items():
+        has, wants = _kind(given[name]), _kind(due)
+        if has != wants or (has is None and reaches_all and ("linear_fc" in name or name == "input")):
+            yield f"{name}: {has}, and not {wants}" if has else f"no gradient of {name}"
+        elif has and same and not same(given[name], due):
+            yield f"{name} differs from the untouched forward's"
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -332,12 +301,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _known(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the options without what a forward does not know, by the names that it uses."""
-    known = {**options, "fp4": options.get("fp4") and "quantization_padding" in names}
-    known["on_input"] = options.get("on_input") and {"moe_apply_probs_on_input", "permuted_probs"} <= {*names}
-    known["recompute"] = options.get("recompute") and "activation_recompute" in names
-    if (needs := _NEEDS.get(options.get("activation", ""))) and needs not in names:
-        del known["activation"]
+    """Return the options that a forward knows, by the names that it uses."""
+    lacking = {option for option, needed in _NEEDS if needed not in names}
+    known = {name: it for name, it in options.items() if not {name, it} & lacking}
     if "fp8_padding" in names or "quantization_padding" in names:
         return known
     # the first commits never pad, and add a bias that no linear has
@@ -345,182 +311,60 @@ def _known(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
     return {**known, "mxfp8": False, "fp8": is_fp8, "aligned": True, "biases": False}
 
 
-def _activation(options: Mapping[str, Any]) -> tuple[str, bool, Mapping[str, Any]]:
-    return _ACTIVATIONS.get(options.get("activation", ""), ("silu", True, {}))
-
-
 def _config(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the configuration must say before the experts are made."""
     import torch
 
-    name, is_gated, _ = _activation(options)
-    known = {**vars(torch.nn.functional), "quick_gelu": _quick_gelu, "squared_relu": _squared_relu}
-    function = vars(sys.modules[moe_layer.MODULE]).get(name) or known[name]
+    chosen = _ACTIVATIONS.get(options.get("activation", ""), {})
+    name = chosen.get("activation", "silu")
+    function = vars(sys.modules[moe_layer.MODULE]).get(name) or getattr(torch.nn.functional, name)
     alone = {"num_moe_experts": 1, "moe_router_topk": 1, "moe_router_pre_softmax": True}
-    config = {"activation_func": function, "gated_linear_unit": is_gated}
+    config = {"activation_func": function, "gated_linear_unit": chosen.get("gated_linear_unit", True)}
     return {**config, **(alone if options.get("experts") else {})}
 
 
-def _set_up(experts: Any, options: Mapping[str, Any], activation: Mapping[str, Any]) -> None:
+def _set_up(experts: Any, options: Mapping[str, Any], names: Collection[str], forward: Any) -> None:
     """Set what the constructor of the experts would ask Transformer Engine for, or what it lacks in this release."""
-    for name, value in {**_NEWER, **activation}.items():
-        if name in activation or not hasattr(experts.config, name):
+    import torch
+
+    chosen = _ACTIVATIONS.get(options.get("activation", ""), {})
+    for name, value in {**_NEWER, **chosen}.items():
+        if (name in chosen and name in names) or not hasattr(experts.config, name):
             setattr(experts.config, name, value)
     path = options.get("path")
     experts._with_fused_impl, experts._use_grouped_tensor = path == "fused", path == "grouped"
     experts._fused_forward = lambda rows, *_: rows
     if path == "grouped":
         moe_layer.pad(experts, 16)
-    if "use_te_activation_func" in activation:
-        experts.activation_func = _swiglu
-
-
-def _activate(experts: Any, forward: Any) -> None:
-    """Let a forward call the activation that it defines: in a commit of 2026-03-25 it calls an older one of the class.
-
-    That one takes no interleaved units.
-    """
+    if "use_te_activation_func" in chosen:
+        experts.activation_func = torch.nn.functional.glu
     inner = [it for it in forward.__code__.co_consts if getattr(it, "co_name", "") == "bias_act_func"]
-    if inner and "bias_act_func" in forward.__code__.co_names:
+    if inner and "bias_act_func" in forward.__code__.co_names and not options.get("recompute"):
+        # a commit of 2026-03-25 calls an older one of the class, which takes no interleaved units
         closure = tuple(types.CellType(experts) for _ in inner[0].co_freevars)
         experts.bias_act_func = types.FunctionType(inner[0], forward.__globals__, closure=closure)
 
 
-def _quick_gelu(rows: Any) -> Any:
-    return rows * (1.702 * rows).sigmoid()
-
-
-def _squared_relu(rows: Any) -> Any:
-    return rows.relu().square()
-
-
-def _swiglu(rows: Any) -> Any:
-    import torch
-
-    gate, linear = rows.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * linear
-
-
-def _wanted(
-    experts: Any, activation: Mapping[str, Any], rows: Any, counts: Sequence[int], scales: Any, adds_bias: bool
-) -> Any:
-    """Return what each expert's own matrices make of its rows: in plain torch, without the forward."""
-    import torch
-
-    parts, fc1, fc2 = [], experts.linear_fc1, experts.linear_fc2
-    *own, unused = zip(*(it.split([*counts, len(rows) - sum(counts)]) for it in (rows, scales)))
-    for number, (given, scale) in enumerate(own):
-        before, after = (scale, 1) if experts.config.moe_apply_probs_on_input else (1, scale)
-        hidden = (given * before) @ getattr(fc1, f"weight{number}").t()
-        hidden = _activated(experts.config, activation, hidden)
-        parts.append((hidden * after) @ getattr(fc2, f"weight{number}").t())
-        if adds_bias and fc2.biases:
-            parts[-1] = parts[-1] + fc2.biases[number].to(given) * scale
-    return torch.cat([*parts, unused[0] * 0])
-
-
-def _activated(config: Any, activation: Mapping[str, Any], hidden: Any) -> Any:
-    if not config.gated_linear_unit:
-        return config.activation_func(hidden)
-    if size := activation.get("moe_mlp_glu_interleave_size"):
-        hidden = hidden.unflatten(-1, (-1, 2, size)).transpose(-3, -2).flatten(-3)
-    gate, linear = hidden.chunk(2, dim=-1)
-    if limit := activation.get("activation_func_clamp_value"):
-        gate, linear = gate.clamp(max=limit), linear.clamp(-limit, limit)
-    return config.activation_func(gate) * linear
-
-
-def _results(output: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an output, and the gradients of what it is made from; on torch's ``meta`` device, what kind each is."""
-    for leaf in leaves.values():
-        leaf.grad = None
-    if output.requires_grad:
-        output.square().sum().backward()
-    found = {"output": output.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
-    if output.device.type != "meta":
-        return found
-    return {name: it if it is None else (it.dtype, it.shape, it.device.type) for name, it in found.items()}
-
-
 def _kinds(case: Case, rank: int) -> Sequence[str]:
     """Return the steps of a rank. Of replicas of the experts, only the first expert-parallel group lacks tokens."""
-    if case.options.get("compare") or rank >= case.topology.ep:
-        return _WITH_TOKENS
-    return _STEPS
+    kinds = case.options.get("calls") or case.options.get("kinds", (_FULL, _EMPTY, _FULL))
+    return [_UNEVEN if kind == _EMPTY and rank >= case.topology.ep else kind for kind in kinds]
 
 
-def _set_router(layer: Any, kind: str) -> None:
-    """Make the router choose any expert, the experts of rank 0, or one expert of each rank."""
-    local = moe_layer.EXPERTS // _EP2.ep
-    chosen = {_FULL: None, _EMPTY: range(local)}.get(kind, range(0, moe_layer.EXPERTS, local))
-    moe_layer.route(layer, chosen)
-
-
-def wrong(case: Case, values: Sequence[Any]) -> str:
+def wrong(case: Case, values: Sequence[Sequence[Step]]) -> str:
     """Return what is wrong with what all ranks did; empty where each has the right output and gradients."""
-    if "calls" not in case.options:
-        return _wrong_steps(case, values)
-    names = case.options["calls"]
-    found = [
-        f"{name}: {fault}" if len(names) > 1 else fault
-        for calls in values
-        for name, called in zip(names, calls)
-        if (fault := _wrong_call(case, called))
-    ]
-    return found[0] if found else ""
-
-
-def _wrong_call(case: Case, called: Called) -> str:
-    import torch
-
-    given, wanted = called.given, called.wanted
-    if missing := [name for name in wanted if wanted[name] is not None and given[name] is None]:
-        return f"no gradient of {', '.join(missing)}"
-    if called.biases not in (None, 1, moe_layer.EXPERTS):
-        return f"the second result has {called.biases} biases"
-    for name, value in wanted.items():
-        has, wants = ((it.dtype, it.shape) if torch.is_tensor(it) else it for it in (given[name], value))
-        if has != wants:
-            return f"{name}: {has}, and not {wants}"
-        # by Transformer Engine's own kernels values differ by their precision
-        is_exact = torch.is_tensor(value) and not case.options.get("te")
-        if is_exact and not torch.allclose(given[name], value, rtol=1e-4, atol=1e-5):
-            return f"{name} differs from that of each expert's own matrices"
-    return ""
-
-
-def _wrong_steps(case: Case, values: Sequence[list[Step]]) -> str:
-    """Return what is wrong with the steps of all ranks; empty where each has the right gradients."""
     for rank, steps in enumerate(values):
         for number, (kind, step) in enumerate(zip(_kinds(case, rank), steps), 1):
-            has_none = _lacks_tokens(case, rank, kind)
-            assert (step.tokens == 0) == has_none, f"rank {rank} has {step.tokens} tokens in step {number}, {kind}"
             where = f"rank {rank}, step {number} ({kind})"
-            if step.shape != (_TOKENS, 1, moe_layer.HIDDEN) or not step.reaches_input:
-                return f"{where}: output {step.shape}, {'a' if step.reaches_input else 'no'} gradient of the input"
-            missing = [name for name, largest in step.gradients.items() if largest is None]
-            if missing or not step.gradients:
-                return f"{where}: no gradient of {', '.join(missing) or 'any expert'}"
-            if step.differs:
-                return f"{where}: differs from the untouched forward: {', '.join(step.differs)}"
-            if has_none != (not any(step.gradients.values())) and not case.options.get("ddp"):
-                return f"{where}: {step.tokens} tokens, gradients {step.gradients}"
-            if step.gradients != values[rank % case.topology.ep][number - 1].gradients:
-                return f"{where}: gradients differ from its replica on rank {rank % case.topology.ep}"
+            has_none = kind == _EMPTY and rank > 0
+            assert "calls" in case.options or (step.tokens == 0) == has_none, f"{where}: {step.tokens} tokens"
+            if step.faults:
+                return f"{where}: {'; '.join(step.faults)}"
     return ""
 
 
-def _lacks_tokens(case: Case, rank: int, kind: str) -> bool:
-    return kind == _EMPTY and kind in _kinds(case, rank) and rank % case.topology.ep > 0
-
-
-def right(case: Case, values: Sequence[Any]) -> str:
+def right(case: Case, values: Sequence[Sequence[Step]]) -> str:
     """Return what was seen."""
-    if "calls" in case.options:
-        return "the output and each gradient are those of each expert's own matrices"
-    steps = f"{len(values[0])} steps"
-    if case.options.get("compare"):
-        return f"{steps} with tokens: output and all gradients bit-identical to the untouched forward"
-    empty = ranges(rank for rank in range(len(values)) if _lacks_tokens(case, rank, _EMPTY))
-    added = "" if case.options.get("ddp") else ", and all are zero there"  # replicas add their gradients
-    return f"{steps}: rank {empty} has no token in one; every gradient of fc1 and fc2 exists{added}"
+    what = "the output and all gradients are those of the untouched forward with linears that keep the graph"
+    empty = ranges(rank for rank, steps in enumerate(values) if any(step.tokens == 0 for step in steps))
+    return f"{len(values[0])} steps, {f'rank {empty} has no token in one' if empty else 'with tokens'}: {what}"

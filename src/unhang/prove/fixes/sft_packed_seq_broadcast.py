@@ -12,7 +12,6 @@ import ast
 import importlib
 import inspect
 import re
-import typing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
@@ -29,60 +28,54 @@ CHUNKS = True
 BESIDE = {"megatron-lm": ("megatron-core",), "megatron-core": ("megatron-lm",)}
 LAST, MIDDLE = "on the last stage cu_seqlens is None", "on the middle stage cu_seqlens is None"
 OVERFLOW = "Storage size calculation overflowed"
-_VIRTUAL, _MTP, _MASK, _PLAIN, _HYBRID = {"chunks": 2}, {"mtp": True}, {"mask": True}, {"sft": False}, {"hybrid": True}
-_SMALL = Topology(tp=2, pp=4)
-CASES = (
-    Case("tp2-pp2", Topology(tp=2, pp=2), DIFFERS, LAST, core=True),
-    Case("tp2-pp4", _SMALL, DIFFERS, MIDDLE, core=True),
-    Case("tp2-pp4-virtual", _SMALL, DIFFERS, LAST, _VIRTUAL),
-    Case("tp2-pp4-virtual-mtp", _SMALL, DIFFERS, LAST, {**_VIRTUAL, **_MTP}),
-    Case("tp2-pp4-mtp", _SMALL, DIFFERS, MIDDLE, _MTP),
-    Case("tp2-pp4-mask", _SMALL, DIFFERS, MIDDLE, _MASK),
-    Case("tp2-pp3-cp2", Topology(tp=2, pp=3, cp=2), DIFFERS, LAST),
-    Case("tp2-pp1", Topology(tp=2), PASSED, core=True),
-    Case("tp1-pp4", Topology(pp=4), PASSED, core=True),
-    Case("tp2-pp4-no-sft", _SMALL, PASSED, options=_PLAIN, core=True),
-    Case("tp2-pp4-no-sft-hybrid", _SMALL, PASSED, options={**_PLAIN, **_HYBRID}),
-)
-# In 0.16 sender and receivers issue different broadcasts on every stage, and gloo takes one for another.
-CASES_0_16 = tuple(
-    case._replace(untouched=CRASHED, at=OVERFLOW) if case.topology.tp > 1 and case.options.get("sft", True) else case
-    for case in (it._replace(options={**it.options, "release": "0.16.1"}) for it in CASES)
-    if "hybrid" not in case.options
-)
-# In newest dev, middle stages lose the metadata on the sender too, so TP 1 is no control.
-CASES_NULLED = tuple(case._replace(untouched=DIFFERS, at=MIDDLE) if case.name == "tp1-pp4" else case for case in CASES)
-# The shapes of these cases: untouched and patched.
+_MTP, _MASK, _PLAIN, _HYBRID = {"mtp": True}, {"mask": True}, {"sft": False}, {"hybrid": True}
+# The shapes of 0.16, and of newest dev: untouched and patched.
 _SHAPES_0_16 = frozenset({"5e80042fa2c81f1e", "3e6887506a0fb6f4"})
 _NULLING = frozenset({"2991e1d44541f615", "b9840013aa631b0a"})
-_FEW: Sequence[dict[str, Any]] = ({}, _PLAIN, _HYBRID)
-_MORE: Sequence[dict[str, Any]] = (
-    {"padding": True},
-    {**_MASK, "length": 8},
-    {**_MASK, **_HYBRID},
-    {**_PLAIN, **_HYBRID, "padding": True},
-    {**_PLAIN, **_MASK, "micro": 2},
-    {**_PLAIN, "packed": True},
-    {**_PLAIN, "graph": True},
-)
-_EACH: Sequence[tuple[Topology, Sequence[dict[str, Any]]]] = (
-    (Topology(), (*_FEW, {**_HYBRID, **_MASK})),
-    (Topology(tp=2), (*_FEW, *_MORE)),
-    (Topology(tp=2, pp=2), (*_FEW, *_MORE, _MTP, {**_MTP, **_PLAIN}, {**_MTP, **_HYBRID})),
-    (Topology(tp=2, pp=3), (*_FEW, *_MORE, _MTP)),
-    *((it, _FEW[:1]) for it in (Topology(tp=2, cp=2), Topology(pp=4), Topology(tp=4, pp=2), _SMALL)),
-    *((it, _FEW[:1]) for it in (Topology(tp=2, pp=3, cp=2), Topology(tp=2, pp=3, dp=2))),
-)
-GRID = [
-    Case(
-        f"{topology.text()}, {options}",
-        topology,
-        DIFFERS if topology.tp > 1 < topology.pp and options.get("sft", True) else PASSED,
-        options=options,
+
+
+def _case(name: str, size: Topology, options: Mapping[str, Any], shapes: Collection[str] = (), **more: Any) -> Case:
+    """Return a case as it ends untouched, for these shapes of the function."""
+    sft, untouched, at = options.get("sft", True), PASSED, MIDDLE if size.pp > 2 else LAST
+    if sft and size.pp > 1 and (size.tp > 1 or (size.pp > 2 and not _NULLING.isdisjoint(shapes))):
+        # in newest dev, middle stages lose the metadata on the sender too, so TP 1 is no control
+        untouched = DIFFERS
+    if sft and size.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
+        # sender and receivers issue different broadcasts on every stage, and gloo takes one for another
+        untouched, at = CRASHED, OVERFLOW
+    return Case(name, size, untouched, "" if untouched == PASSED else at, options, **more)
+
+
+def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
+    """Return the cases for these shapes of the function."""
+    small = Topology(tp=2, pp=4)
+    return (
+        _case("tp2-pp2", Topology(tp=2, pp=2), {}, shapes, core=True),
+        _case("tp2-pp4", small, {}, shapes, core=True),
+        _case("tp2-pp4-virtual", small, {"chunks": 2}, shapes),
+        _case("tp2-pp4-virtual-mtp", small, {"chunks": 2, **_MTP}, shapes),
+        _case("tp2-pp3-cp2", Topology(tp=2, pp=3, cp=2), {}, shapes),
+        _case("tp2-pp1", Topology(tp=2), {}, shapes, core=True),
+        _case("tp1-pp4", Topology(pp=4), {}, shapes, core=True),
+        _case("tp2-pp4-no-sft", small, _PLAIN, shapes, core=True),
     )
-    for topology, each in _EACH
-    for options in each
-]
+
+
+def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
+    """Return the case of a user's job."""
+    return _case("yours", reduced(topology), {"chunks": topology.vpp} if topology.vpp > 1 else {}, shapes)
+
+
+CASES, CASES_0_16 = cases_for("", ()), cases_for("", _SHAPES_0_16)
+_OPTIONS: Sequence[dict[str, Any]] = (
+    *({}, _PLAIN, _HYBRID, _MTP, {**_MTP, **_PLAIN}, {**_MTP, **_HYBRID}, {"padding": True}),
+    *({**_MASK, "length": 8}, {**_MASK, **_HYBRID}, {**_MASK, **_PLAIN, "micro": 2}),
+    *({**_PLAIN, **_HYBRID, "padding": True}, {**_PLAIN, "packed": True}, {**_PLAIN, "graph": True}),
+)
+_OTHERS = ((1, 4), (4, 2), (2, 1, 2), (2, 4), (2, 3, 2), (2, 3, 1, 2))
+"""Sizes of TP, PP, CP and DP."""
+GRID = [_case(f"PP {it}, {options}", Topology(tp=2, pp=it), options) for it in (1, 2, 3) for options in _OPTIONS]
+GRID += [_case(size.text(), size, {}) for size in (Topology(*sizes) for sizes in _OTHERS)]
 HELD = {
     r"data_iterator is not None": "the source always has a loader",
     r"item is not None|cu_seqlens is None|\bn (>|==) 0": "since 0.18 the arguments say what the data has",
@@ -105,36 +98,15 @@ def settings(case: Case) -> dict[str, Any]:
         "sft": case.options.get("sft", True),
         "tensor_model_parallel_size": case.topology.tp,
         "pipeline_model_parallel_size": case.topology.pp,
-        "version megatron-lm": case.options.get("release", "0.17.1"),
+        "version megatron-lm": "0.16.1" if case.untouched == CRASHED else "0.17.1",
     }
 
 
 def caveat(case: Case) -> str:
     """Return what a case leaves open; empty where that is nothing."""
-    if case.topology.cp == 1 or not case.options.get("sft", True):
-        return ""
-    return (
-        "not shown: context parallelism itself; each rank gets the metadata, but GPT with packed SFT and CP > 1 stays "
-        "broken in 0.16.x and 0.17.x, because no code makes the cu_seqlens_padded that the CP split needs"
-    )
-
-
-def cases_for(upstream: str, shapes: Collection[str]) -> tuple[Case, ...]:
-    """Return the cases for these shapes of the function."""
-    if not _SHAPES_0_16.isdisjoint(shapes):
-        return CASES_0_16
-    return CASES if _NULLING.isdisjoint(shapes) else CASES_NULLED
-
-
-def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
-    """Return the case of a user's job."""
-    topology = reduced(topology)
-    yours = Case("yours", topology, PASSED, options={"chunks": topology.vpp} if topology.vpp > 1 else {})
-    if topology.tp > 1 and not _SHAPES_0_16.isdisjoint(shapes):
-        return yours._replace(untouched=CRASHED, at=OVERFLOW)
-    if topology.pp > 1 < topology.tp or (topology.pp > 2 and not _NULLING.isdisjoint(shapes)):
-        return yours._replace(untouched=DIFFERS, at="stage cu_seqlens is None")
-    return yours
+    has_cp = case.topology.cp > 1 and case.options.get("sft", True)
+    stays = "GPT with packed SFT and CP > 1 stays broken in 0.16.x and 0.17.x: no code makes its cu_seqlens_padded"
+    return f"not shown: context parallelism itself; each rank gets the metadata, but {stays}" if has_cp else ""
 
 
 def has_feature(function: ast.FunctionDef) -> bool:
@@ -152,10 +124,8 @@ class _Length(int):
 def prepare() -> None:
     """Import Megatron-LM for a CPU."""
     import torch
-    import typing_extensions
 
-    if not hasattr(typing, "override"):  # before Python 3.12, which upstream requires
-        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    shims.newer_typing()
     torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills the result of torch.empty
     torch.Tensor.item = lambda self: _Length(self.tolist()) if self.dtype == torch.int32 else self.tolist()
     shims.cuda_on_cpu()
@@ -164,14 +134,12 @@ def prepare() -> None:
 
 
 class Batch(NamedTuple):
-    """What one rank has of a micro-batch."""
+    """What one rank has of a micro-batch, ``given`` by its loader, and ``got`` from the function."""
 
     place: str
     """The part of the pipeline that it is served as."""
     given: dict[str, Any]
-    """The data, as its loader had it."""
     got: dict[str, Any]
-    """What the function returned."""
     sent: list[str]
     """The fields that this rank broadcast, if it has a loader; empty names for what is no field."""
     kind: str
@@ -195,59 +163,51 @@ def _batch(case: Case, rank: int, chunk: int) -> Batch:
     options |= {} if "in_dataloader" in text else _MASK  # once it was always there
     kind = "trailing" if re.search(r"^ {8}_broadcast_cu_seqlens\(\w+\[", text, re.MULTILINE) else "arms"
     kind = "core" if "batch" in takes else kind
-    stage = rank // (size.world // size.pp)
-    is_last_chunk, is_source = chunk == options.get("chunks", 1) - 1, rank % size.tp == 0
+    chunks, stage, is_source = options.get("chunks", 1), rank // (size.world // size.pp), rank % size.tp == 0
+    has_mtp = "mtp" in options and stage == size.pp - 1 and chunk == chunks - 1
     place = "first" if stage == 0 else "last" if stage == size.pp - 1 else "middle"
-    has_mtp = bool(options.get("mtp")) and stage == size.pp - 1 and is_last_chunk
+    place = "whole" if size.pp == 1 or has_mtp else place
     args = {
-        "sft": options.get("sft", True),
+        **dict.fromkeys(("sft", "is_sft", "has_cu_seqlens"), options.get("sft", True)),
+        **dict.fromkeys(("hybrid_context_parallel", "dynamic_context_parallel", "is_hybrid_cp"), "hybrid" in options),
+        **dict.fromkeys(("context_parallel_size", "cp_size"), size.cp),
         "tensor_model_parallel_size": size.tp,
         "pipeline_model_parallel_size": size.pp,
-        "context_parallel_size": size.cp,
         "micro_batch_size": options.get("micro", 1),
         "seq_length": options.get("length", 16),
-        "create_attention_mask_in_dataloader": bool(options.get("mask")),
-        **dict.fromkeys(("hybrid_context_parallel", "dynamic_context_parallel"), "hybrid" in options),
-        "cuda_graph_impl": "full_iteration" if options.get("graph") else "none",
-        "mtp_num_layers": 1 if options.get("mtp") else None,
+        "create_attention_mask_in_dataloader": "mask" in options,
+        "cuda_graph_impl": "full_iteration" if "graph" in options else "none",
+        "mtp_num_layers": 1 if "mtp" in options else None,
+        "mtp_on_this_rank": has_mtp,
+        "needs_padding_mask": "padding" in options,
+        "broadcast_src_rank": mpu.get_tensor_model_parallel_src_rank(),
+        "broadcast_group": mpu.get_tensor_model_parallel_group(),
+        "tp_rank": mpu.get_tensor_model_parallel_rank(),
+        "is_pipeline_first_stage": mpu.is_pipeline_first_stage(),
+        "is_pipeline_last_stage": mpu.is_pipeline_last_stage(),
     }
-    number = rank // (size.tp * size.cp) % size.dp * options.get("chunks", 1) + chunk
+    number = rank // (size.tp * size.cp) % size.dp * chunks + chunk
     data = _data(args, options, number, is_flat="hybrid" in options and kind != "core")
-    given = {name: _plain(item, shims.DEVICE) for name, item in data.items()}
+    given = _plain(data)
     names, sent, real = {id(item): name for name, item in data.items()}, list[str](), torch.distributed.broadcast
 
     def broadcast(item: Any, *others: Any, **more: Any) -> Any:
         sent.extend([names.get(id(item), "")] if is_source else [])
         return real(item, *others, **more)
 
-    arguments = {
-        **args,
-        "data_iterator": iter([data]) if is_source else None,
-        "batch": {**dict.fromkeys([*_NEEDED["whole"], *_METADATA]), **data} if is_source else {},
-        "mtp_on_this_rank": has_mtp,
-        "needs_padding_mask": "padding" in options,
-        **dict.fromkeys(("is_sft", "has_cu_seqlens"), args["sft"]),
-        "is_hybrid_cp": "hybrid" in options,
-        "broadcast_src_rank": mpu.get_tensor_model_parallel_src_rank(),
-        "broadcast_group": mpu.get_tensor_model_parallel_group(),
-        "cp_size": size.cp,
-        "tp_rank": mpu.get_tensor_model_parallel_rank(),
-        "is_pipeline_first_stage": mpu.is_pipeline_first_stage(),
-        "is_pipeline_last_stage": mpu.is_pipeline_last_stage(),
-    }
+    args["data_iterator"] = iter([data]) if is_source else None
+    args["batch"] = {**dict.fromkeys([*_NEEDED["whole"], *_METADATA]), **data} if is_source else {}
     function.__globals__["get_args"] = lambda: SimpleNamespace(**args)
     with mock.patch.object(torch.distributed, "broadcast", broadcast):
-        got = function(**{name: it for name, it in arguments.items() if name in takes})
-    place = "whole" if size.pp == 1 or has_mtp else place
-    return Batch(place, given, {name: _plain(item, shims.DEVICE) for name, item in got.items()}, sorted(sent), kind)
+        got = function(**{name: it for name, it in args.items() if name in takes})
+    return Batch(place, given, _plain(got), sorted(sent), kind)
 
 
-def _plain(item: Any, device: str) -> Any:
-    """Return the type, sizes and values of a tensor; or where it is, if that is not this device."""
-    if not hasattr(item, "device"):
-        return item
-    is_there = item.device.type == device
-    return (str(item.dtype), tuple(item.shape), item.flatten().tolist()) if is_there else f"on {item.device}"
+def _plain(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the device, type, sizes and values of each tensor."""
+    tensors = {name: it for name, it in batch.items() if hasattr(it, "device")}
+    plain = {name: (it.device.type, str(it.dtype), tuple(it.shape), it.tolist()) for name, it in tensors.items()}
+    return {**batch, **plain}
 
 
 def _data(args: Mapping[str, Any], options: Mapping[str, Any], number: int, is_flat: bool) -> dict[str, Any]:
