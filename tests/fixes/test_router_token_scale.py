@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import ByHand, Mutants, Sub
+from mutants.by_hand import ByHand, Mutants, Sub, each
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources
-from unhang.judge import matrix
 from unhang.judge.decide import NO_REWRITE
 from unhang.judge.findings import judge
 from unhang.shapes import catalog
@@ -19,16 +17,9 @@ from unhang.shapes import catalog
 FIX, CORE = "router-token-scale", "megatron-core"
 OLD, ATTACH, Z, SEQUENCE, GLOBAL, COUNT = (target.function for target in catalog.fix(FIX).targets)
 UNSCALED, PADDED = ("0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2"), ("0.16.1", "0.17.1", "0.18.2")
-CASES = [
-    *sources.cases(FIX, {CORE: ["0.12.3", "0.13.1"]}, function=OLD),
-    *sources.cases(FIX, {CORE: UNSCALED}, function=ATTACH),
-    *sources.cases(FIX, {CORE: ["0.12.3", *UNSCALED]}, function=Z),
-    *sources.cases(FIX, {CORE: PADDED}, function=SEQUENCE),
-    *sources.cases(FIX, {CORE: [*PADDED, "0.19.2"]}, function=GLOBAL),
-    *sources.cases(FIX, {CORE: [*PADDED, "0.19.2"]}, function=COUNT),
-]
-
-
+NEW = (*PADDED, "0.19.2")
+_OF = {OLD: ("0.12.3", "0.13.1"), ATTACH: UNSCALED, Z: ("0.12.3", *UNSCALED), SEQUENCE: PADDED, GLOBAL: NEW, COUNT: NEW}
+CASES = [case for name, of in _OF.items() for case in sources.cases(FIX, {CORE: [*of]}, function=name)]
 _EDITED = [
     (ATTACH, "aux_loss * num_tokens", "aux_loss / num_tokens", r"\* \.\.\.\) with self.calc"),
     (ATTACH, "aux_loss * num_tokens", "num_tokens * aux_loss", "a loss times activation.shape"),
@@ -52,16 +43,8 @@ def test_a_nightly_that_divides_whole_tokens_gets_the_mean_too() -> None:
     """Pull request 7183 divides by ``//``: the mean over the group is a true division all the same."""
     source = sources.wheel(FIX, "0.19.2", function=COUNT)
     whole = source.data.replace(b".sum() / topk", b".sum() // topk")
-    assert b"global_tokens_per_expert.sum() // topk / reduce_group.size()" in sources.rewritten(
-        source.target, whole, None
-    )
-
-
-def test_each_release_has_the_verdict_of_the_losses_that_it_knows() -> None:
-    releases = catalog.releases()[CORE]
-    rows = matrix.rows([catalog.fix(FIX)], {CORE: releases}, catalog.shape_table())
-    now = {row.version: row.verdict for row in rows}
-    assert {now[version] for version in ("0.10.0", "0.12.3", "0.13.1", *UNSCALED, "0.19.0", "0.19.2")} == {"needed"}
+    found = sources.rewritten(source.target, whole, None)
+    assert b"global_tokens_per_expert.sum() // topk / reduce_group.size()" in found
 
 
 @pytest.mark.parametrize(
@@ -75,23 +58,22 @@ def test_each_release_has_the_verdict_of_the_losses_that_it_knows() -> None:
     ],
 )
 def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str, verdicts: set[str]) -> None:
-    found = judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})
-    assert {finding.verdict.verdict for finding in found} == verdicts
-    assert {finding.verdict.code == NO_REWRITE for finding in found if finding.verdict.verdict == "needed"} == {
-        version == "0.11.0"
-    }
+    found = [it.verdict for it in judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})]
+    assert {it.verdict for it in found} == verdicts
+    assert {it.code == NO_REWRITE for it in found if it.verdict == "needed"} == {version == "0.11.0"}
 
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 
-def _instead(old: str, *others: str, all_of: str = "{}") -> ByHand:
+def _instead(old: str, *others: str) -> ByHand:
     """Return what a person may write in the place of some code, each named by itself."""
-    return {new: Sub(all_of.format(old), all_of.format(new)) for new in (it.replace("{}", old) for it in others)}
+    return each({old: [it.replace("{}", old) for it in others]})
 
 
 _SIZE, _TP, _CP = "self.tp_cp_group.size()", "self.tp_group.size()", "self.cp_group.size()"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
+_CONTEXT = "parallel_state.get_context_parallel_world_size()"
 _PARTITION = "(1 if sequence_partition_group is None else sequence_partition_group.size())"
 _FACTORS = (
     *("1", "1 / {}", "{} ** 2", "2", "max(2, {})", "min(2, {})", "({} + 1)", "({} - 1)", "{} / 2", _TP, _CP),
@@ -110,20 +92,19 @@ _OF_Z: ByHand = {
     "all rows": Sub("num_tokens", "logits.shape[0]"),
     "the loss that is logged too": Sub("z_loss * num_tokens", "(z_loss := z_loss * num_tokens)"),
 }
-_OF_SEQUENCES = _instead(
-    "local_num_tokens * bsz",
-    *("local_num_tokens", "local_num_tokens / bsz", "total_num_tokens * bsz", "total_num_tokens", "probs.shape[0]"),
-    *("None", "local_num_tokens * seq_length", "local_num_tokens * self.topk", "local_num_tokens * 2"),
-    *("local_num_tokens * (bsz + 1)", "local_num_tokens * min(2, bsz)", f"{{}} * {_SIZE}", "{}**2", "{} / 2", "{} + 1"),
-    *("local_num_tokens * (bsz if with_padding_mask else 1)", "local_num_tokens * (1 if with_padding_mask else bsz)"),
-    *("local_num_tokens * self.tp_group.size()", f"local_num_tokens * (bsz if {_SIZE} > 1 else 1)"),
+_COUNTS = (
+    *("{}", "{} / bsz", "{} * seq_length", "{} * self.topk", "{} * 2", "{} * (bsz + 1)", "{} * min(2, bsz)"),
+    *(f"{{}} * bsz * {_SIZE}", "{} * bsz**2", "{} * bsz / 2", "{} * bsz + 1", f"{{}} * {_TP}"),
+    *(f"{{}} * (bsz if {one} else 1)" for one in ("with_padding_mask", "not with_padding_mask", f"{_SIZE} > 1")),
+    *("total_num_tokens * bsz", "total_num_tokens", "probs.shape[0]", "None"),
 )
-_MASKED = "with_padding_mask"
+_OF_SEQUENCES = each({"local_num_tokens * bsz": [it.replace("{}", "local_num_tokens") for it in _COUNTS]})
+_IF, _PART = "if with_padding_mask:", f"total_num_tokens / {_SIZE}"
 _OF_ALL: ByHand = {
-    **_instead(_MASKED, "False", "True", "not {}", f"{{}} and {_SIZE} > 1", f"{{}} and {_SIZE} == 1", all_of="if {}:"),
+    **_instead(_IF, "if False:", "if True:", "if not with_padding_mask:"),
+    **_instead(_IF, *(f"if with_padding_mask and {_SIZE} {one} 1:" for one in (">", "=="))),
     **_instead(_SIZE, "self.tp_dp_cp_group.size()", _TP, _CP, "{} / self.ga_steps", "2", "min(2, {})"),
-    **_instead(f"total_num_tokens / {_SIZE}", "total_num_tokens", f"total_num_tokens * {_SIZE}", "int({})"),
-    **_instead(f"total_num_tokens / {_SIZE}", f"local_num_tokens / {_SIZE}"),
+    **_instead(_PART, "total_num_tokens", f"total_num_tokens * {_SIZE}", "int({})", f"local_num_tokens / {_SIZE}"),
     "the total too": Sub("local_num_tokens = total", "local_num_tokens = total_num_tokens = total"),
 }
 _TOTAL, _RANKS = "global_tokens_per_expert.sum() / topk", "reduce_group.size()"
@@ -139,48 +120,39 @@ _COUNTED: ByHand = {
     "the total too": Sub(f"total_num_tokens = {_TOTAL}", "total_num_tokens = local_num_tokens"),
     "on the host": Sub(_TOTAL, "global_tokens_per_expert.sum().item() / topk"),
 }
-_CONTEXT = "parallel_state.get_context_parallel_world_size()"
+_SCALED = _instead(_SIZE, *_FACTORS)
 MUTANTS = [
     Mutants(CORE, versions, by_hand, function=function)
     for function, versions, by_hand in (
         (OLD, ("0.12.3",), _instead(_PARTITION, *_FACTORS, _WORLD, _CONTEXT)),
-        (OLD, ("0.13.1",), _instead(_SIZE, *_FACTORS)),
-        (ATTACH, ("0.15.3",), _instead(_SIZE, *_FACTORS)),
-        (ATTACH, ("0.18.2",), _ATTACHED),
-        (Z, ("0.15.3",), _instead(_SIZE, *_FACTORS)),
-        (Z, ("0.18.2",), _OF_Z),
-        (SEQUENCE, ("0.18.2",), _OF_SEQUENCES),
-        (GLOBAL, ("0.16.1", "0.19.2"), _OF_ALL),
-        (COUNT, ("0.19.2",), _COUNTED),
+        *((name, (version,), _SCALED) for name, version in ((OLD, "0.13.1"), (ATTACH, "0.15.3"), (Z, "0.15.3"))),
+        *((ATTACH, ("0.18.2",), _ATTACHED), (Z, ("0.18.2",), _OF_Z), (SEQUENCE, ("0.18.2",), _OF_SEQUENCES)),
+        *((GLOBAL, ("0.16.1", "0.19.2"), _OF_ALL), (COUNT, ("0.19.2",), _COUNTED)),
     )
 ]
 _PADDED = ("aux-even", "aux-uneven", "sequences-even", "z-uneven", "global-even", "one-padded", "global-dp-padded")
-_ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS = "half: the losses alone", "half: the count alone", "without the global loss"
-_OF_7481, _ONE_SEQUENCE = "those of this rank, as pull request 7481", "one sequence"
-_NO_PADDING = {
-    **dict.fromkeys(_PADDED, "its routers know no padding"),
-    **dict.fromkeys((_ALONE, _COUNT_ALONE, _NO_GLOBAL_LOSS, _OF_7481, _ONE_SEQUENCE), "it has no count of padding"),
-}
+_NO_PADDING = dict.fromkeys(_PADDED, "its routers know no padding")
 _NO_GLOBAL = {**_NO_PADDING, **dict.fromkeys(("global", "global-dp"), "it has no global loss")}
-_ROUTER, _UTILS = partial(in_file, "router.py"), partial(in_file, "moe_utils.py")
 _LOCAL = without(r"total_num_tokens / self\.tp_cp_group\.size\(\)", "local_num_tokens")
 _OWN = without(r"global\w+\.sum\(\) / topk / reduce_group\.size\(\)", "routing_map.sum() / topk")
 _FIRST = without(r"local_num_tokens \* bsz", "local_num_tokens")
-PROOFS = [
-    Proofs(
-        CORE,
-        [
-            *(Release(version, core=version == "0.18.2") for version in ("0.18.2", "0.19.2", "0.17.1", "0.16.1")),
-            Release("0.15.3", lacking=_NO_PADDING),
-            *(Release(version, lacking=_NO_GLOBAL) for version in ("0.14.0", "0.13.1", "0.12.3")),
-        ],
-        {
-            _ALONE: Other(_UTILS(untouched), ("aux-even", "aux-uneven"), "differs"),
-            _COUNT_ALONE: Other(_ROUTER(untouched), ("aux-even", "sequences", "z"), "differs", PADDED),
-            _NO_GLOBAL_LOSS: Other(_ROUTER(_LOCAL), ("global-even", "global-dp-padded"), "differs"),
-            _OF_7481: Other(_UTILS(_OWN), ("aux-uneven",), "differs: .* is 0.0446, right is 0.0388"),
-            _ONE_SEQUENCE: Other(_ROUTER(_FIRST), ("sequences", "sequences-alone"), "differs", PADDED),
-        },
+_OF_7481 = "those of this rank, as pull request 7481"
+_HALVES = {
+    name: Other(in_file(file, change), fails, ends, only)
+    for name, file, change, fails, ends, only in (
+        ("half: the losses alone", "moe_utils.py", untouched, ("aux-even", "aux-uneven"), "differs", NEW),
+        ("half: the count alone", "router.py", untouched, ("aux-even", "sequences", "z"), "differs", PADDED),
+        ("without the global loss", "router.py", _LOCAL, ("global-even", "global-dp-padded"), "differs", NEW),
+        (_OF_7481, "moe_utils.py", _OWN, ("aux-uneven",), "differs: .* is 0.0446, right is 0.0388", NEW),
+        ("one sequence", "router.py", _FIRST, ("sequences", "sequences-alone"), "differs", PADDED),
     )
+}
+_RELEASES = [
+    *(Release("0.18.2", core=True), *map(Release, ("0.19.2", "0.17.1", "0.16.1"))),
+    *(
+        Release("0.15.3", lacking=_NO_PADDING),
+        *(Release(it, lacking=_NO_GLOBAL) for it in ("0.14.0", "0.13.1", "0.12.3")),
+    ),
 ]
+PROOFS = [Proofs(CORE, _RELEASES, _HALVES)]
 FUZZ = Fuzz(CASES, 1, "num_tokens|valid_token_count|tp_cp_group|calculate_per_token_loss|topk", examples=40)

@@ -35,7 +35,7 @@ def test_what_cuts_is_right_or_wrong_by_what_it_does() -> None:
     assert {name: bool(row.failed) for name, row in found.items()} == {**dict.fromkeys(found, True), "right": False}
     assert not found["right"].problems
     assert not found["wrong"].problems
-    assert "'group': True" in found["fails"].problems[0]
-    assert "[3, 1] micro-batches" in found["loses"].problems[0]
+    assert f"{NAME}, all ranks" in found["fails"].problems[0]
+    assert "(3, 3) micro-batches, due 4" in found["loses"].problems[0]
     assert found["new"].problems[0].startswith("a new branch: if dist.is_nccl_available():")
     assert "goes on to line 6 alone" in found["new"].problems[0]

@@ -48,10 +48,11 @@ def numbers(experts: Sequence[object], mtp: int | None, stages: int, stage: int)
     return [*(layer + 1 for layer in own if experts[layer]), *(layers + 1 + layer for layer in range(mtp or 0) if last)]
 
 
-def make(experts: Sequence[object], mtp: int | None) -> list[Any]:
+def make(experts: Sequence[object], mtp: int | None, **more: Any) -> list[Any]:
     """Return the routers of this rank's stage, which must have its groups; seed torch by the stage.
 
-    ``experts`` says of each layer whether it has experts; ``mtp`` layers of multi-token prediction come beside them.
+    ``experts`` says of each layer whether it has experts; ``mtp`` layers of multi-token prediction come beside them;
+    ``more`` is what else the configuration has, or has in another way.
     """
     import torch
     from megatron.core import parallel_state
@@ -59,19 +60,20 @@ def make(experts: Sequence[object], mtp: int | None) -> list[Any]:
     from megatron.core.transformer.moe.router import TopKRouter
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    config = TransformerConfig(
-        num_layers=len(experts),
-        hidden_size=HIDDEN,
-        num_attention_heads=2,
-        num_moe_experts=EXPERTS,
-        moe_router_topk=2,
-        moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=0.01,
-        moe_z_loss_coeff=0.001,
+    known: dict[str, Any] = {
+        "num_layers": len(experts),
+        "hidden_size": HIDDEN,
+        "num_attention_heads": 2,
+        "num_moe_experts": EXPERTS,
+        "moe_router_topk": 2,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.01,
+        "moe_z_loss_coeff": 0.001,
         **({"mtp_num_layers": mtp} if mtp else {}),  # not every release has it
-        add_bias_linear=False,
-        use_cpu_initialization=True,
-    )
+        "add_bias_linear": False,
+        "use_cpu_initialization": True,
+    }
+    config = TransformerConfig(**{**known, **more})
     accepted = inspect.signature(TopKRouter).parameters
     groups = {
         name: getattr(moe_utils, f"get_default_{name}")()
