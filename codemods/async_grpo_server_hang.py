@@ -19,32 +19,37 @@ if TYPE_CHECKING:
 _THREAD, _NCCL = "threading.Thread", "NCCLWeightTransferEngine.trainer_send_weights"
 _TARGETS = "requests.post", "self.vllm.update_weights"
 _WHY = "# unhang async-grpo-server-hang: without its server NCCL never ends"
-_FAILS = 'raise RuntimeError(f"vLLM fails to take the weights: {answer.status_code}, {answer.text}")'
+_FAILS = "raise RuntimeError(f\"vLLM fails to take the weights: {answer}, {getattr(answer, 'text', None)}\")"
 _WATCHED = f"""\
 {_WHY}, so daemon threads wait for both
-errors = []
-def watched(side):
+errors, sent = [], threading.Event()
+def watched(side, done=threading.Event()):
     import torch
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1
     def runs(*args, **kwargs):
         try:
             torch.cuda.set_device(device)
             answer = side(*args, **kwargs)
-            if not getattr(answer, "ok", True):
+            if getattr(answer, "ok", True) is False:
                 {_FAILS}
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.set()
     return runs
 def waits_for(thread):
-    while thread.is_alive():
-        thread.join(0.1)
-        if errors:
-            break
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+            if errors:
+                break
+    finally:  # Python aborts if it ends while NCCL sends
+        sent.wait(10)
     if errors:
         raise errors[0]
 """
 _SENDING = """\
-sending = threading.Thread(target=watched(sends), daemon=True)
+sending = threading.Thread(target=watched(sends, sent), daemon=True)
 sending.start()
 waits_for(sending)
 """
@@ -73,7 +78,7 @@ class SendWeights(Codemod):
     """
 
     def plan(self, function: Function) -> list[Edit]:
-        base.refuse_own(function, ["errors", "watched", "waits_for", "sends", "sending"])
+        base.refuse_own(function, ["errors", "sent", "watched", "waits_for", "sends", "sending"])
         threads = [(row, name, asks) for row, name, value in assignments(function) if (asks := _asks(value))]
         made, name, asks = once([it for it in threads if it[0] in function.body], f"... = {_THREAD}(target=...)")
         rows = function.body[function.body.index(made) :]
@@ -92,7 +97,8 @@ class SendWeights(Codemod):
         ]
 
     def fixed_upstream(self, function: Function) -> bool:
-        asks = [it for it in ast.walk(function) if isinstance(it, ast.Try) and calls(it, "self.vllm.update_weights")]
+        tries = [it for it in ast.walk(function) if isinstance(it, ast.Try) and calls(it, "self.vllm.update_weights")]
+        asks = [it for it in tries if any(isinstance(row, ast.Raise) for one in it.handlers for row in one.body)]
         return bool(asks) and "daemon=True" in "".join(map(expression, calls(function, _THREAD)))
 
 
@@ -124,8 +130,11 @@ class UpdateWeights(Codemod):
 
 
 def _is_call(node: ast.stmt, function: str) -> bool:
-    """Return whether a statement is a call that binds no name, which an inner function would keep to itself."""
-    return isinstance(node, ast.Expr) and calls(node, function) == [node.value] and not base.bound(node)
+    """Return whether a statement is a call that means the same in an inner function: it binds no name, for one."""
+    own = [
+        it for it in ast.walk(node) if isinstance(it, (ast.Yield, ast.YieldFrom)) or getattr(it, "id", "") == "super"
+    ]
+    return isinstance(node, ast.Expr) and calls(node, function) == [node.value] and not (own or base.bound(node))
 
 
 def _asks(node: ast.expr) -> ast.expr | None:

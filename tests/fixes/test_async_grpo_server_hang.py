@@ -38,7 +38,7 @@ UNLIKE_UPSTREAM = [
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_IS_OK = 'not getattr(answer, "ok", True)'
+_IS_OK = 'getattr(answer, "ok", True) is False'
 BY_HAND: ByHand = each(
     {
         "errors = []": ["errors = [KeyError()]"],
@@ -46,8 +46,11 @@ BY_HAND: ByHand = each(
         "else -1": ["else 0"],
         "torch.cuda.set_device(device)": ["pass"],
         "side(*args, **kwargs)": ["side(*args)", "None", "(side(*args, **kwargs), side(*args, **kwargs))[0]"],
-        _IS_OK: ["not answer", "False", "getattr(answer, 'ok', False)"],
-        "{answer.text}": [""],
+        _IS_OK: ["not answer", "False", "getattr(answer, 'ok', False) is False", "answer.ok"],
+        "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
+        "done.set()": ["pass"],
+        "sent.wait(10)": ["pass", "sent.wait(0)"],
+        "watched(sends, sent)": ["watched(sends)"],
         "BaseException": ["KeyError", "RuntimeError"],
         "errors.append(error)": ["pass", "raise"],
         "return runs": ["return side"],
@@ -58,14 +61,14 @@ BY_HAND: ByHand = each(
         "sending.start()": ["pass", "sending.run()"],
         "waits_for(sending)": ["pass", "sending.join()"],
         "waits_for(t_update)": ["pass", "t_update.join()"],
-        "watched(sends)": ["sends"],
+        "target=watched(sends, sent)": ["target=sends"],
     }
 )
 _ANSWERED: ByHand = each(
     {
         "not answer.ok": ["answer is None", "answer.ok", "not answer", "not answer.text", "answer.text is None"],
         "raise RuntimeError": ["print", "return RuntimeError", "raise SystemExit"],
-        "{answer.text}": ["", "{answer.ok}"],
+        "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
         "/update_weights": ["", "/start_weight_update"],
         "requests.post": ["requests.get", "requests.put"],
         "json=": ["data="],

@@ -32,7 +32,7 @@ Sync = tuple[str, list[float], list[str]]
 
 def _case(name: str, takes: int = _COUNT, *, core: bool = False, **more: Any) -> Case:
     """Return a case: how many tensors the server takes before it fails."""
-    late = {"late": "returns", "breaks": "is left"}
+    late = {"late": "returns", "early": "returns", "breaks": "is left"}
     ends = _WAITS if takes < _COUNT else "".join(late.get(it, "") for it in more)
     options = {"takes": takes, "group": True, "of": [_SEND, _UPDATE], **more}
     return Case(name, Topology(), DIFFERS if ends else PASSED, ends, options, core)
@@ -44,6 +44,7 @@ CASES = (
     _case("died", 1, dies=True, core=True),
     _case("copy-refused", 0, place=_COPY, core=True),
     _case("not-loaded", late=True, core=True),
+    _case("answered-early", early=True, beyond=True, of=[_SEND], core=True),
     _case("own-client", own=True, of=[_SEND], core=True),
     _case("own-client-refused", 0, own=True, of=[_SEND], core=True),
     _case("own-client-returns", 0, own=True, returns=True, beyond=True, of=[_SEND], core=True),
@@ -69,9 +70,14 @@ def settings(case: Case) -> dict[str, Any] | None:
 
 
 def prepare() -> None:
-    """Let the real modules import stand-ins: for vLLM and its NCCL, for HTTP, and for what only logs."""
+    """Let the real modules import stand-ins: for vLLM and its NCCL, for HTTP, and for what only logs.
+
+    The limit of a wait for an event is a tenth of what it is: less than a wait that is taken to be for ever.
+    """
     names = "trl", "accelerate", "vllm", "requests", "huggingface_hub"
     sys.meta_path[:0] = [Around(it, _REAL, Filled) for it in names]
+    wait: Any = threading.Event.wait
+    setattr(threading.Event, "wait", lambda event, limit=None: wait(event, limit and limit / 10))  # noqa: B010
 
 
 class _Forever(BaseException):
@@ -133,8 +139,13 @@ class _Job:
         if asked == "update_weights":
             self.is_loading, self.asker = True, threading.current_thread()
             is_known = given.get("headers") == self.key and given["timeout"] == _LIMIT
-            error = self._update(given["json"]["update_info"]["names"]) if is_known else "nobody knows this key"
-        return SimpleNamespace(status_code=500 if error else 200, ok=not error, text=error)
+            names = given["json"]["update_info"]["names"]
+            if "early" in self.given:  # a proxy has lost the server, which goes on
+                threading.Thread(target=self._update, args=(names,), daemon=True).start()
+                error = _FAILURE
+            else:
+                error = self._update(names) if is_known else "nobody knows this key"
+        return type("Response", (), {"status_code": 500 if error else 200, "ok": not error, "text": error})()
 
     def _update(self, names: Sequence[str]) -> str:
         """Take the tensors, and load them. Return what goes wrong."""
@@ -199,6 +210,7 @@ def on_rank(case: Case, rank: int) -> Sync:
         for at, name in enumerate("abc"):
             if at and "breaks" in given:
                 raise ValueError(_FAILURE)
+            time.sleep(0.1 * ("early" in given))
             yield name, torch.tensor([float(at)])
 
     try:
@@ -211,9 +223,11 @@ def on_rank(case: Case, rank: int) -> Sync:
         end = _WAITS
     except Exception as error:
         end = f"it raises {error!r}, from {error.__cause__!r}"
-    is_left = job.is_loading and job.asker is not job.caller and not job.asker.daemon
+    is_left = (
+        not job.is_sent if "early" in given else job.is_loading and job.asker is not job.caller and not job.asker.daemon
+    )
     job.tell(is_over=True)
-    end += ", and a thread is left, for which the process waits" * is_left
+    end += ", and a thread is left, which sends or for which the process waits" * is_left
     return _WAITS if job.is_stuck else end, job.taken, job.asked
 
 
@@ -221,7 +235,7 @@ def wrong(case: Case, ranks: Sequence[Sync]) -> str:
     """Return what is wrong with how the sync ends; empty where nothing is."""
     (end, taken, asked), given = ranks[0], case.options
     phases = [it for it in _PHASES if it in asked]  # 1.6 and a client alone have one, and without a group there is none
-    if given["takes"] < _COUNT or not given.keys().isdisjoint(("breaks", "late")):
+    if given["takes"] < _COUNT or not given.keys().isdisjoint(("breaks", "early", "late")):
         is_right = end.startswith("it raises") and _FAILURE in end and "is left" not in end
     else:
         due = ([0, 1, 2], (1, 3)) if given["group"] else ([], (0,))
