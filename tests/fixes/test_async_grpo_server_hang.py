@@ -41,7 +41,7 @@ UNLIKE_UPSTREAM = [
 _IS_OK = 'getattr(answer, "ok", True) is False'
 BY_HAND: ByHand = each(
     {
-        "errors = []": ["errors = [KeyError()]"],
+        "errors, sent = []": ["errors, sent = [KeyError()]"],
         "torch.cuda.current_device()": ["0", "-1"],
         "else -1": ["else 0"],
         "torch.cuda.set_device(device)": ["pass"],
@@ -50,7 +50,6 @@ BY_HAND: ByHand = each(
         "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
         "done.set()": ["pass"],
         "sent.wait(10)": ["pass", "sent.wait(0)"],
-        "watched(sends, sent)": ["watched(sends)"],
         "BaseException": ["KeyError", "RuntimeError"],
         "errors.append(error)": ["pass", "raise"],
         "return runs": ["return side"],
@@ -61,7 +60,7 @@ BY_HAND: ByHand = each(
         "sending.start()": ["pass", "sending.run()"],
         "waits_for(sending)": ["pass", "sending.join()"],
         "waits_for(t_update)": ["pass", "t_update.join()"],
-        "target=watched(sends, sent)": ["target=sends"],
+        "watched(sends, sent)": ["sends", "watched(sends)"],
     }
 )
 _ANSWERED: ByHand = each(
