@@ -44,7 +44,7 @@ CASES = (
     _case("died", 1, dies=True, core=True),
     _case("copy-refused", 0, place=_COPY, core=True),
     _case("not-loaded", late=True, core=True),
-    _case("answered-early", early=True, beyond=True, of=[_SEND], core=True),
+    _case("answered-early", early=True, gathers=0.1, beyond=True, of=[_SEND], core=True),
     _case("own-client", own=True, of=[_SEND], core=True),
     _case("own-client-refused", 0, own=True, of=[_SEND], core=True),
     _case("own-client-returns", 0, own=True, returns=True, beyond=True, of=[_SEND], core=True),
@@ -53,6 +53,7 @@ CASES = (
 )
 GRID = [
     *(it for it in CASES if "place" not in it.options),
+    _case("slow", gathers=0.5, of=[_SEND]),
     _case("without a group", group=False, of=[_SEND]),
     _case("a gather that fails", breaks=True, beyond=True, of=[_SEND]),
 ]
@@ -72,16 +73,36 @@ def settings(case: Case) -> dict[str, Any] | None:
 def prepare() -> None:
     """Let the real modules import stand-ins: for vLLM and its NCCL, for HTTP, and for what only logs.
 
-    The limit of a wait for an event is a tenth of what it is: less than a wait that is taken to be for ever.
+    The limit of a wait for an event is a tenth of what it is: less than a wait that is taken to be for ever. One that
+    runs out is kept.
     """
     names = "trl", "accelerate", "vllm", "requests", "huggingface_hub"
     sys.meta_path[:0] = [Around(it, _REAL, Filled) for it in names]
     wait: Any = threading.Event.wait
-    setattr(threading.Event, "wait", lambda event, limit=None: wait(event, limit and limit / 10))  # noqa: B010
+
+    def waits(event: threading.Event, limit: float | None = None) -> bool:
+        is_set: bool = wait(event, limit and limit / 10)
+        _RUN_OUT.extend([limit] * (not is_set))
+        return is_set
+
+    setattr(threading.Event, "wait", waits)  # noqa: B010
+
+
+_RUN_OUT: list[float | None] = []
 
 
 class _Forever(BaseException):
     """NCCL waits, and nobody comes."""
+
+
+class _Response:
+    """What a server answers."""
+
+    def __init__(self, error: str) -> None:
+        self.status_code, self.ok, self.text = 500 if error else 200, not error, error
+
+    def __repr__(self) -> str:
+        return f"<Response [{self.status_code}]>"
 
 
 class _Job:
@@ -145,7 +166,7 @@ class _Job:
                 error = _FAILURE
             else:
                 error = self._update(names) if is_known else "nobody knows this key"
-        return type("Response", (), {"status_code": 500 if error else 200, "ok": not error, "text": error})()
+        return _Response(error)
 
     def _update(self, names: Sequence[str]) -> str:
         """Take the tensors, and load them. Return what goes wrong."""
@@ -210,9 +231,10 @@ def on_rank(case: Case, rank: int) -> Sync:
         for at, name in enumerate("abc"):
             if at and "breaks" in given:
                 raise ValueError(_FAILURE)
-            time.sleep(0.1 * ("early" in given))
+            time.sleep(given.get("gathers", 0.0))
             yield name, torch.tensor([float(at)])
 
+    _RUN_OUT.clear()
     try:
         if given.get("function") == _UPDATE:
             _sends(client, job, gathered())
@@ -227,6 +249,7 @@ def on_rank(case: Case, rank: int) -> Sync:
         not job.is_sent if "early" in given else job.is_loading and job.asker is not job.caller and not job.asker.daemon
     )
     job.tell(is_over=True)
+    end += ", and has waited in vain" * (job.is_sent and bool(_RUN_OUT))
     end += ", and a thread is left, which sends or for which the process waits" * is_left
     return _WAITS if job.is_stuck else end, job.taken, job.asked
 
