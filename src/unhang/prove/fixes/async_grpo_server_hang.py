@@ -73,22 +73,25 @@ def settings(case: Case) -> dict[str, Any] | None:
 def prepare() -> None:
     """Let the real modules import stand-ins: for vLLM and its NCCL, for HTTP, and for what only logs.
 
-    The limit of a wait for an event is a tenth of what it is: less than a wait that is taken to be for ever. One that
-    runs out is kept.
+    A wait for an event with a limit, a tenth of what it is, runs out at once where the server is gone.
     """
     names = "trl", "accelerate", "vllm", "requests", "huggingface_hub"
     sys.meta_path[:0] = [Around(it, _REAL, Filled) for it in names]
     wait: Any = threading.Event.wait
 
     def waits(event: threading.Event, limit: float | None = None) -> bool:
-        is_set: bool = wait(event, limit and limit / 10)
-        _RUN_OUT.extend([limit] * (not is_set))
-        return is_set
+        if limit is None or not _NOW:
+            return bool(wait(event, limit))
+        job, until = _NOW[-1], time.monotonic() + limit / 10
+        while not (event.is_set() or job.is_gone or time.monotonic() > until):
+            time.sleep(0.01)
+        job.is_in_vain |= not event.is_set()
+        return event.is_set()
 
     setattr(threading.Event, "wait", waits)  # noqa: B010
 
 
-_RUN_OUT: list[float | None] = []
+_NOW: list[_Job] = []
 
 
 class _Forever(BaseException):
@@ -109,7 +112,7 @@ class _Job:
     """A server and its NCCL group with the trainer."""
 
     key: Any = None
-    is_sent = is_gone = is_loading = is_over = is_stuck = False
+    is_sent = is_gone = is_loading = is_over = is_stuck = is_in_vain = False
 
     def __init__(self, case: Case) -> None:
         self.given, self.caller, self.changed = case.options, threading.current_thread(), threading.Condition()
@@ -234,7 +237,7 @@ def on_rank(case: Case, rank: int) -> Sync:
             time.sleep(given.get("gathers", 0.0))
             yield name, torch.tensor([float(at)])
 
-    _RUN_OUT.clear()
+    _NOW[:] = [job]
     try:
         if given.get("function") == _UPDATE:
             _sends(client, job, gathered())
@@ -249,7 +252,7 @@ def on_rank(case: Case, rank: int) -> Sync:
         not job.is_sent if "early" in given else job.is_loading and job.asker is not job.caller and not job.asker.daemon
     )
     job.tell(is_over=True)
-    end += ", and has waited in vain" * (job.is_sent and bool(_RUN_OUT))
+    end += ", and has waited in vain" * (job.is_sent and job.is_in_vain)
     end += ", and a thread is left, which sends or for which the process waits" * is_left
     return _WAITS if job.is_stuck else end, job.taken, job.asked
 
