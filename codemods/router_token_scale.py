@@ -1,7 +1,6 @@
 """megatron-core: count the tokens of a router's auxiliary losses as the division by all tokens does.
 
 https://github.com/NVIDIA/Megatron-LM/pull/5047 and https://github.com/NVIDIA/Megatron-LM/pull/5798 have the factors.
-The count of a mask and that of the global loss are not upstream's.
 """
 
 from __future__ import annotations
@@ -11,18 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from unhang.codemods.base import (
-    AnchorError,
-    Codemod,
-    after,
-    assignments,
-    expression,
-    mentioned,
-    once,
-    operand,
-    replaced_by,
-    replacing,
-)
+from unhang.codemods import base
+from unhang.codemods.base import AnchorError, Codemod, assignments, expression, mentioned, once
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, unannotated
 
@@ -82,9 +71,9 @@ class Attach(Codemod):
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
         if _GATHERING in mentioned(function):
-            group = operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
+            group = base.operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
             size = f"(1 if {group} is None else {group}.size())"
-        return [replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
+        return [base.replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MoEAuxLossAutoScaler", *({"parallel_state"} & mentioned(function))})
@@ -113,7 +102,7 @@ class SequenceLoss(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         _, (_, mine, _, sequences) = _counted(function, _EACH)
         tokens = f"{mine} * {sequences}"
-        return [replaced_by(function, _handed(function, mine), tokens, f"{_COMMENT}the tokens of all sequences")]
+        return [base.replaced_by(function, _handed(function, mine), tokens, f"{_COMMENT}the tokens of all sequences")]
 
     def fixed_upstream(self, function: Function) -> bool:
         _, (_, mine, _, sequences) = _counted(function, _EACH)
@@ -144,7 +133,7 @@ class GlobalLoss(Codemod):
         _handed(function, mine)
         if {mine, every} & {name for _, name, _ in assignments(function)}:
             raise AnchorError(f"{mine} and {every} as {_COUNT} returns them")
-        return [after(function, expression(row), _GLOBAL.format(mine, every))]
+        return [base.after(function, expression(row), _GLOBAL.format(mine, every))]
 
 
 class TokenCount(Codemod):
@@ -181,7 +170,7 @@ class TokenCount(Codemod):
         _, (_, reduced) = _spelled(function.body, rf"{_NAME} = {_REDUCE}\({_NAME}, .+\)", "the name of what is reduced")
         row, _ = _spelled(arm, rf"{mine} = .*{reduced}\.sum\(\).*", "a sum of what was reduced")
         _, (whole,) = _spelled(arm, rf"{every} = ([^/]+ //? [^/]+)", f"{every} = ... / ...")
-        return [replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
+        return [base.replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
 
 
 def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
