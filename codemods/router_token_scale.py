@@ -1,7 +1,4 @@
-"""megatron-core: count the tokens of a router's auxiliary losses as the division by all tokens does.
-
-https://github.com/NVIDIA/Megatron-LM/pull/5047 and https://github.com/NVIDIA/Megatron-LM/pull/5798 have the factors.
-"""
+"""megatron-core: count the tokens of a router's auxiliary losses as the division by all tokens does."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ _PER_TOKEN, _MASKED, _HANDED = "self.calculate_per_token_loss", "with_padding_ma
 _EACH = r"topk=[\w.]+ \* ([\w.]+)"
 _NAME, _REDUCE = r"(\w+)", "reduce_from_tensor_model_parallel_region"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
-_SIZE = "self.tp_cp_group.size()"
-# before the loss, this dispatcher gathers over TP what is counted
-_GATHERING, _PARTITION = "alltoall_seq", "sequence_partition_group"
+_SIZE, _PARTITION = "self.tp_cp_group.size()", "sequence_partition_group"
 _COMMENT = "# unhang router-token-scale: "
 _LOSS = f"""\
 {_COMMENT}every rank of the group adds a part of this loss
@@ -48,19 +43,16 @@ class Attach(Codemod):
         def attach(self, activation, loss):
             if self.calculate_per_token_loss:
                 activation = MoEAuxLossAutoScaler.apply(activation, loss * activation.shape[0])
-            return activation
 
     After::
 
-        def attach(self, activation, loss):
-            if self.calculate_per_token_loss:
+        ...
                 # unhang router-token-scale: every rank of the group adds a part of this loss
                 activation = MoEAuxLossAutoScaler.apply(
                     activation,
                     loss * activation.shape[0]
                     * self.tp_cp_group.size(),
                 )
-            ...
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -70,7 +62,7 @@ class Attach(Codemod):
         if count not in {rows, *(it for _, it, value in given if expression(value).endswith(f" else {rows}"))}:
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
-        if _GATHERING in mentioned(function):
+        if "alltoall_seq" in mentioned(function):  # before the loss, it gathers over TP what is counted
             group = base.operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
             size = f"(1 if {group} is None else {group}.size())"
         return [base.replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
@@ -93,8 +85,7 @@ class SequenceLoss(Codemod):
 
     After::
 
-        def sequences(self, probs, routing, size, loss):
-            experts, tokens, every = get_tokens_per_expert_and_token_count(routing, topk=self.topk * size)
+        ...
             # unhang router-token-scale: the tokens of all sequences
             return self.attach(probs, loss(experts, every) / size, valid_token_count=tokens * size)
     """
@@ -120,8 +111,7 @@ class GlobalLoss(Codemod):
 
     After::
 
-        def everywhere(self, probs, routing, loss, with_padding_mask=False):
-            experts, tokens, every = get_tokens_per_expert_and_token_count(routing, self.tp_dp_cp_group)
+        ...
             # unhang router-token-scale: times the size of this group, it is all tokens
             if with_padding_mask:
                 tokens = every / self.tp_cp_group.size()
@@ -141,8 +131,7 @@ class TokenCount(Codemod):
 
     Before::
 
-        def count(routing, group, topk, with_padding_mask=False):
-            experts = routing.sum(dim=0)
+        def count(routing, experts, group, topk, with_padding_mask=False):
             everywhere = reduce_from_tensor_model_parallel_region(experts, group)
             if with_padding_mask:
                 mine = experts.sum() / topk
@@ -150,13 +139,10 @@ class TokenCount(Codemod):
             else:
                 mine = routing.shape[0]
                 every = mine * group.size()
-            return everywhere, mine, every
 
     After::
 
-        def count(routing, group, topk, with_padding_mask=False):
-            ...
-            if with_padding_mask:
+        ...
                 # unhang router-token-scale: the mean of the group; what was summed is reduced in place
                 mine = everywhere.sum() / topk / group.size()
             ...
@@ -164,20 +150,17 @@ class TokenCount(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         arm, other = (_arm(function, _MASKED, field) for field in ("body", "orelse"))
-        _, (every, mine, size) = _spelled(
-            other, rf"{_NAME} = {_NAME} \* ([\w.]+\(\))", f"... = ... * ... without {_MASKED}"
-        )
+        _, (every, mine, size) = _spelled(other, rf"{_NAME} = {_NAME} \* ([\w.]+\(\))", f"... * ... without {_MASKED}")
         _, (_, reduced) = _spelled(function.body, rf"{_NAME} = {_REDUCE}\({_NAME}, .+\)", "the name of what is reduced")
         row, _ = _spelled(arm, rf"{mine} = .*{reduced}\.sum\(\).*", "a sum of what was reduced")
         _, (whole,) = _spelled(arm, rf"{every} = ([^/]+ //? [^/]+)", f"{every} = ... / ...")
         return [base.replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
 
 
-def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
+def _arm(function: Function, test: str, field: str = "body") -> Any:
     """Return the block of the only ``if`` with this condition."""
     found = [node for node in ast.walk(function) if isinstance(node, ast.If) and expression(node.test) == test]
-    block: list[ast.stmt] = getattr(once(found, f"if {test}"), field)
-    return block
+    return getattr(once(found, f"if {test}"), field)
 
 
 def _spelled(block: Sequence[ast.stmt], pattern: str, anchor: str) -> tuple[Any, tuple[str, ...]]:
