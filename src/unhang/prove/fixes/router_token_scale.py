@@ -91,7 +91,7 @@ def _settings() -> Iterator[Case]:
     others[_OLD] = [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]
     for of, (first, *_) in losses.items():
         more = [{"coefficient": 2}, {"per_token": False}, *others.get(of, ())]
-        plain = itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of], [{}])
+        plain: Any = itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of], [{}])
         for topology, loss, options in (*plain, *itertools.product((_ONE, _TWO, _BOTH), [first], more)):
             is_right = not options.get("per_token", True) or topology.world == loss.sequences == 1
             name = ", ".join(map(str, (of, topology.text(), *loss, *options.items())))
@@ -216,8 +216,8 @@ def _balanced(function: Any, *given: Any, activation: Any, load_balancing_loss_f
     if "load_balancing_loss_func" in inspect.signature(function).parameters:
         loss = importlib.import_module(_UTILS).switch_load_balancing_loss_func
         return function(activation, load_balancing_loss_func or partial(loss, *given, _TOPK))
-    given = given or [load_balancing_loss_func.keywords[it] for it in ("probs", "tokens_per_expert")]
-    return function(*given, activation)
+    parts = given or [load_balancing_loss_func.keywords[it] for it in ("probs", "tokens_per_expert")]
+    return function(*parts, activation)
 
 
 def _known(function: Any, but: Collection[str]) -> Any:
