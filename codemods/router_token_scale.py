@@ -1,8 +1,4 @@
-"""megatron-core: count the tokens of a router's auxiliary losses as the division by all tokens does.
-
-https://github.com/NVIDIA/Megatron-LM/pull/5047 and https://github.com/NVIDIA/Megatron-LM/pull/5798 have the factors.
-The count of a mask and that of the global loss are not upstream's.
-"""
+"""megatron-core: count the tokens of a router's auxiliary losses as the division by all tokens does."""
 
 from __future__ import annotations
 
@@ -11,18 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from unhang.codemods.base import (
-    AnchorError,
-    Codemod,
-    after,
-    assignments,
-    expression,
-    mentioned,
-    once,
-    operand,
-    replaced_by,
-    replacing,
-)
+from unhang.codemods import base
+from unhang.codemods.base import AnchorError, Codemod, assignments, expression, mentioned, once
 from unhang.codemods.edit import Edit
 from unhang.shapes.shape import Function, unannotated
 
@@ -31,9 +17,7 @@ _PER_TOKEN, _MASKED, _HANDED = "self.calculate_per_token_loss", "with_padding_ma
 _EACH = r"topk=[\w.]+ \* ([\w.]+)"
 _NAME, _REDUCE = r"(\w+)", "reduce_from_tensor_model_parallel_region"
 _WORLD = "parallel_state.get_tensor_and_context_parallel_world_size()"
-_SIZE = "self.tp_cp_group.size()"
-# before the loss, this dispatcher gathers over TP what is counted
-_GATHERING, _PARTITION = "alltoall_seq", "sequence_partition_group"
+_SIZE, _PARTITION = "self.tp_cp_group.size()", "sequence_partition_group"
 _COMMENT = "# unhang router-token-scale: "
 _LOSS = f"""\
 {_COMMENT}every rank of the group adds a part of this loss
@@ -59,19 +43,16 @@ class Attach(Codemod):
         def attach(self, activation, loss):
             if self.calculate_per_token_loss:
                 activation = MoEAuxLossAutoScaler.apply(activation, loss * activation.shape[0])
-            return activation
 
     After::
 
-        def attach(self, activation, loss):
-            if self.calculate_per_token_loss:
+        ...
                 # unhang router-token-scale: every rank of the group adds a part of this loss
                 activation = MoEAuxLossAutoScaler.apply(
                     activation,
                     loss * activation.shape[0]
                     * self.tp_cp_group.size(),
                 )
-            ...
     """
 
     def plan(self, function: Function) -> list[Edit]:
@@ -81,10 +62,10 @@ class Attach(Codemod):
         if count not in {rows, *(it for _, it, value in given if expression(value).endswith(f" else {rows}"))}:
             raise AnchorError(f"a loss times {rows}")
         size = _WORLD if "parallel_state" in mentioned(function) else _SIZE
-        if _GATHERING in mentioned(function):
-            group = operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
+        if "alltoall_seq" in mentioned(function):  # before the loss, it gathers over TP what is counted
+            group = base.operand(once(_given(function, _PARTITION), f"{_PARTITION}=..."), f"{_PARTITION}=...")
             size = f"(1 if {group} is None else {group}.size())"
-        return [replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
+        return [base.replacing(function, expression(row), _LOSS.format(name, f"{loss} * {count}", size))]
 
     def names(self, function: Function) -> frozenset[str]:
         return frozenset({"MoEAuxLossAutoScaler", *({"parallel_state"} & mentioned(function))})
@@ -104,8 +85,7 @@ class SequenceLoss(Codemod):
 
     After::
 
-        def sequences(self, probs, routing, size, loss):
-            experts, tokens, every = get_tokens_per_expert_and_token_count(routing, topk=self.topk * size)
+        ...
             # unhang router-token-scale: the tokens of all sequences
             return self.attach(probs, loss(experts, every) / size, valid_token_count=tokens * size)
     """
@@ -113,7 +93,7 @@ class SequenceLoss(Codemod):
     def plan(self, function: Function) -> list[Edit]:
         _, (_, mine, _, sequences) = _counted(function, _EACH)
         tokens = f"{mine} * {sequences}"
-        return [replaced_by(function, _handed(function, mine), tokens, f"{_COMMENT}the tokens of all sequences")]
+        return [base.replaced_by(function, _handed(function, mine), tokens, f"{_COMMENT}the tokens of all sequences")]
 
     def fixed_upstream(self, function: Function) -> bool:
         _, (_, mine, _, sequences) = _counted(function, _EACH)
@@ -131,8 +111,7 @@ class GlobalLoss(Codemod):
 
     After::
 
-        def everywhere(self, probs, routing, loss, with_padding_mask=False):
-            experts, tokens, every = get_tokens_per_expert_and_token_count(routing, self.tp_dp_cp_group)
+        ...
             # unhang router-token-scale: times the size of this group, it is all tokens
             if with_padding_mask:
                 tokens = every / self.tp_cp_group.size()
@@ -144,7 +123,7 @@ class GlobalLoss(Codemod):
         _handed(function, mine)
         if {mine, every} & {name for _, name, _ in assignments(function)}:
             raise AnchorError(f"{mine} and {every} as {_COUNT} returns them")
-        return [after(function, expression(row), _GLOBAL.format(mine, every))]
+        return [base.after(function, expression(row), _GLOBAL.format(mine, every))]
 
 
 class TokenCount(Codemod):
@@ -152,8 +131,7 @@ class TokenCount(Codemod):
 
     Before::
 
-        def count(routing, group, topk, with_padding_mask=False):
-            experts = routing.sum(dim=0)
+        def count(routing, experts, group, topk, with_padding_mask=False):
             everywhere = reduce_from_tensor_model_parallel_region(experts, group)
             if with_padding_mask:
                 mine = experts.sum() / topk
@@ -161,13 +139,10 @@ class TokenCount(Codemod):
             else:
                 mine = routing.shape[0]
                 every = mine * group.size()
-            return everywhere, mine, every
 
     After::
 
-        def count(routing, group, topk, with_padding_mask=False):
-            ...
-            if with_padding_mask:
+        ...
                 # unhang router-token-scale: the mean of the group; what was summed is reduced in place
                 mine = everywhere.sum() / topk / group.size()
             ...
@@ -175,20 +150,17 @@ class TokenCount(Codemod):
 
     def plan(self, function: Function) -> list[Edit]:
         arm, other = (_arm(function, _MASKED, field) for field in ("body", "orelse"))
-        _, (every, mine, size) = _spelled(
-            other, rf"{_NAME} = {_NAME} \* ([\w.]+\(\))", f"... = ... * ... without {_MASKED}"
-        )
+        _, (every, mine, size) = _spelled(other, rf"{_NAME} = {_NAME} \* ([\w.]+\(\))", f"... * ... without {_MASKED}")
         _, (_, reduced) = _spelled(function.body, rf"{_NAME} = {_REDUCE}\({_NAME}, .+\)", "the name of what is reduced")
         row, _ = _spelled(arm, rf"{mine} = .*{reduced}\.sum\(\).*", "a sum of what was reduced")
         _, (whole,) = _spelled(arm, rf"{every} = ([^/]+ //? [^/]+)", f"{every} = ... / ...")
-        return [replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
+        return [base.replaced_by(function, row.value, f"{whole} / {size}", _MEAN)]
 
 
-def _arm(function: Function, test: str, field: str = "body") -> list[ast.stmt]:
+def _arm(function: Function, test: str, field: str = "body") -> Any:
     """Return the block of the only ``if`` with this condition."""
     found = [node for node in ast.walk(function) if isinstance(node, ast.If) and expression(node.test) == test]
-    block: list[ast.stmt] = getattr(once(found, f"if {test}"), field)
-    return block
+    return getattr(once(found, f"if {test}"), field)
 
 
 def _spelled(block: Sequence[ast.stmt], pattern: str, anchor: str) -> tuple[Any, tuple[str, ...]]:

@@ -3,8 +3,6 @@
 The router is a module of its own in Megatron's data parallelism. Its tokens are split over the ranks of TP and CP, each
 data-parallel rank has its own sequence, and the model's loss is zero. The finalizer divides by all tokens that are not
 padded. The right gradient is that of the same loss in plain torch, of all tokens in one process.
-
-Each function of the fix is judged beside right ones: of the others, those that it meets are replaced.
 """
 
 from __future__ import annotations
@@ -42,24 +40,18 @@ _ONE, _TWO, _CP, _BOTH = Topology(), Topology(tp=2), Topology(cp=2), Topology(tp
 _DP, _TP_DP = Topology(dp=2), Topology(tp=2, dp=2)
 
 
-def _case(
-    name: str, topology: Topology, *losses: Loss, ends: str = DIFFERS, core: bool = True, patched: str = PASSED,
-    **options: Any,
-) -> Case:  # fmt: skip
+def _case(name: str, topology: Topology, *losses: Loss, ends: str = DIFFERS, **options: Any) -> Case:
     """Return a case. Some releases pass each: it depends on what they multiply by, and on whether they know padding."""
     at = "" if ends == PASSED else losses[0].kind
-    return Case(name, topology, ends, at, {"losses": losses, "may_pass": ends != PASSED, **options}, core, patched)
+    return Case(name, topology, ends, at, {"losses": losses, "may_pass": ends != PASSED, **options}, core=True)
 
 
-_AS_SET = {"as_set": True, "may_pass": True}
+_HARMED: dict[str, Any] = {"core": False, "patched": DIFFERS}
 CASES: tuple[Case, ...] = (
     _case("aux", _TWO, Loss(AUX)),
     _case("aux-cp", _CP, Loss(AUX)),
-    _case("aux-tp-cp", _BOTH, Loss(AUX), core=False),
-    _case("aux-tp-dp", _TP_DP, Loss(AUX), core=False),
     _case("aux-even", _TWO, Loss(AUX, EVEN)),
     _case("aux-uneven", _TWO, Loss(AUX, UNEVEN)),
-    _case("aux-uneven-dp", _TP_DP, Loss(AUX, UNEVEN), core=False),
     _case("aux-prompt", _TWO, Loss(AUX, prompt=2)),
     _case("sequences", _TWO, Loss(SEQUENCE, sequences=2)),
     _case("sequences-alone", _ONE, Loss(SEQUENCE, sequences=2)),
@@ -73,43 +65,37 @@ CASES: tuple[Case, ...] = (
     _case("global-dp", _DP, Loss(GLOBAL), ends=PASSED),
     _case("global-dp-padded", _DP, Loss(GLOBAL, EVEN), Loss(GLOBAL, UNEVEN), ends=PASSED),
     _case("per-batch", _TWO, Loss(AUX), Loss(SEQUENCE, sequences=2), Loss(Z), ends=PASSED, per_token=False),
-    _case("aux-cp-uncounted", _CP, Loss(AUX), core=False, patched=DIFFERS, counts=False),
-    _case("aux-prompt-as-set", _TWO, Loss(AUX, prompt=2), ends=PASSED, core=False, patched=DIFFERS, **_AS_SET),
+    _case("aux-cp-uncounted", _CP, Loss(AUX), counts=False)._replace(**_HARMED),
+    _case("aux-prompt-as-set", _TWO, Loss(AUX, prompt=2), ends=PASSED, as_set=True, may_pass=True)._replace(**_HARMED),
 )
 _GLOBAL, _COUNT = "_apply_global_aux_loss", "get_tokens_per_expert_and_token_count"
 _ROUTER, _UTILS = "megatron.core.transformer.moe.router", "megatron.core.transformer.moe.moe_utils"
 _OLD, _ATTACH = "TopKRouter.apply_load_balancing_loss", "TopKRouter.attach_and_log_load_balancing_loss"
 _Z, _SEQUENCES, _EVERYWHERE = (f"TopKRouter.{it}" for it in ("apply_z_loss", "_apply_seq_aux_loss", _GLOBAL))
 _TOKENS, _WIDTH, _EXPERTS, _TOPK, _CLOSE = 4, 3, routers.EXPERTS, 2, 1e-5
+_LOGGED: list[Any] = []
 
 
 def _settings() -> Iterator[Case]:
     """Yield the settings of each function: some losses on ranks of each kind, and the first in other ways."""
-    masks = (), EVEN, UNEVEN
-    aux, sequence, everywhere, z = ([Loss(kind, it) for it in masks] for kind in (AUX, SEQUENCE, GLOBAL, Z))
-    others: dict[str, list[dict[str, Any]]] = {_ATTACH: [{"counted": False}]}
-    others[_OLD] = [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]
+    aux, sequence, whole, z = ([Loss(kind, it) for it in ((), EVEN, UNEVEN)] for kind in (AUX, SEQUENCE, GLOBAL, Z))
     losses = {
         _OLD: [Loss(AUX), Loss(SEQUENCE), Loss(SEQUENCE, sequences=2)],
         _ATTACH: [*aux, Loss(SEQUENCE), Loss(GLOBAL)],
         _Z: z,
         _SEQUENCES: [*(it._replace(sequences=2) for it in sequence), Loss(SEQUENCE), Loss(SEQUENCE, sequences=3)],
-        _EVERYWHERE: [*everywhere, Loss(AUX)],  # with another loss it has none of its own
+        _EVERYWHERE: [*whole, Loss(AUX)],  # with another loss it has none of its own
         _COUNT: [*aux, *sequence],
     }
-    for of in losses:
-        for topology, loss in itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of]):
-            yield _setting(of, topology, loss)
+    others: dict[str, list[dict[str, Any]]] = {_ATTACH: [{"counted": False}]}
+    others[_OLD] = [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]
+    for of, (first, *_) in losses.items():
         more = [{"coefficient": 2}, {"per_token": False}, *others.get(of, ())]
-        for topology, options in itertools.product((_ONE, _TWO, _BOTH), more):
-            yield _setting(of, topology, losses[of][0], **options)
-
-
-def _setting(of: str, topology: Topology, loss: Loss, **options: Any) -> Case:
-    is_right = not options.get("per_token", True) or topology.world == loss.sequences == 1
-    text = ", ".join(map(str, (of, topology.text(), *loss, *options.items())))
-    options |= {"losses": (loss,), "of": [of], **({} if is_right else {"may_pass": True})}
-    return Case(text, topology, PASSED if is_right else DIFFERS, options=options)
+        plain: Any = itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of], [{}])
+        for topology, loss, options in (*plain, *itertools.product((_ONE, _TWO, _BOTH), [first], more)):
+            is_right = not options.get("per_token", True) or topology.world == loss.sequences == 1
+            name = ", ".join(map(str, (of, topology.text(), *loss, *options.items())))
+            yield _case(name, topology, loss, ends=PASSED if is_right else DIFFERS, of=[of], **options)
 
 
 GRID = [*_settings()]
@@ -122,7 +108,7 @@ HELD = {
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets."""
     options, losses = case.options, [Loss(*it) for it in case.options["losses"]]
-    kinds, is_counted = {it.kind for it in losses}, options.get("counts", True)
+    kinds = {it.kind for it in losses}
     return {
         "calculate_per_token_loss": options.get("per_token", True),
         "moe_aux_loss_coeff": len(kinds - {Z}),
@@ -134,16 +120,14 @@ def settings(case: Case) -> dict[str, Any]:
         "a padding mask": any(it.padded for it in losses),
         "prompts that are half of all tokens or more": any(2 * it.prompt >= _TOKENS for it in losses),
         "version megatron-core": "0.18.2",
-        "version verl": None if is_counted else "0.8.0",
-        "vanilla_mbridge": None if is_counted else True,
+        "version verl": None if options.get("counts", True) else "0.8.0",
     }
 
 
 def case_for(topology: Topology, upstream: str, shapes: Collection[str]) -> Case:
     """Return the case of a user's job, of at most two ranks of TP and CP each. Without any, some releases pass."""
     few = Topology(tp=min(topology.tp, 2), cp=min(topology.cp, 2))
-    losses = (Loss(AUX), Loss(AUX, EVEN), Loss(SEQUENCE, sequences=2), Loss(Z))
-    return Case("yours", few, DIFFERS, "_loss", {"losses": losses, "may_pass": few.world == 1})
+    return _case("yours", few, Loss(AUX), Loss(AUX, EVEN), Loss(SEQUENCE, (), 2), Loss(Z), may_pass=few.world == 1)
 
 
 def caveat(case: Case) -> str:
@@ -158,26 +142,17 @@ def prepare() -> None:
     torch.compile = lambda function, **_: function  # it starts threads, which a fork does not have
     routers.on_cpu()
     namespace: dict[str, Any] = vars(importlib.import_module(_ROUTER))
-    parallel = importlib.import_module("megatron.core.tensor_parallel")
+    core: Any = importlib.import_module("megatron.core")
+    reduce = core.tensor_parallel.reduce_from_tensor_model_parallel_region
     # a commit may use what its nearest release lacks
-    namespace.setdefault("parallel_state", importlib.import_module("megatron.core.parallel_state"))
-    namespace.setdefault("reduce_from_tensor_model_parallel_region", parallel.reduce_from_tensor_model_parallel_region)
-    namespace.setdefault("Callable", Any)
-
-    def log(name: str, value: Any, *_: Any, **__: Any) -> None:
-        _LOGGED.append(value.detach())
-
-    namespace["save_to_aux_losses_tracker"] = log
-    namespace["get_moe_metrics_tracker"] = lambda: SimpleNamespace(record=log)
-
-
-_LOGGED: list[Any] = []
+    namespace |= {"parallel_state": core.parallel_state, reduce.__name__: reduce, "Callable": Any} | namespace
+    namespace["save_to_aux_losses_tracker"] = lambda name, value, *_, **__: _LOGGED.append(value.detach())
+    namespace["get_moe_metrics_tracker"] = lambda: SimpleNamespace(record=namespace["save_to_aux_losses_tracker"])
 
 
 def has_feature(function: ast.FunctionDef) -> bool:
     """Return whether a function has the count of tokens that it hands on; only those that hand one on may lack it."""
-    hands_on = f"TopKRouter.{function.name}" in (_SEQUENCES, _EVERYWHERE)
-    return not hands_on or "valid_token_count" in ast.unparse(function)
+    return function.name not in ("_apply_seq_aux_loss", _GLOBAL) or "valid_token_count" in ast.unparse(function)
 
 
 def wrong(case: Case, ranks: Sequence[Any]) -> str:
@@ -228,25 +203,21 @@ def _counted(routing_map: Any, reduce_group: Any, topk: int = 1, with_padding_ma
     return experts, total / reduce_group.size(), total
 
 
-def _attached(
-    router: Any, activation: Any, coefficient: float, loss: Any, *_: Any, valid_token_count: Any = None, **__: Any
-) -> Any:
+def _attached(router: Any, activation: Any, coefficient: float, loss: Any, *_: Any, **named: Any) -> Any:
     """Log a loss, and attach it times the tokens of the group; or as it is, where it is a mean per batch."""
-    tokens = activation.shape[0] if valid_token_count is None else valid_token_count
+    tokens = activation.shape[0] if (count := named.get("valid_token_count")) is None else count
     _LOGGED.append(loss.detach() / coefficient)
     times = tokens * router.tp_cp_group.size() if router.calculate_per_token_loss else 1
     return importlib.import_module(_UTILS).MoEAuxLossAutoScaler.apply(activation, loss * times)
 
 
-def _balanced(
-    function: Any, scores: Any = None, counts: Any = None, activation: Any = None, load_balancing_loss_func: Any = None
-) -> Any:
+def _balanced(function: Any, *given: Any, activation: Any, load_balancing_loss_func: Any = None) -> Any:
     """Call a function that takes the loss, or what it is made of, whichever its nearest release gives it."""
     if "load_balancing_loss_func" in inspect.signature(function).parameters:
         loss = importlib.import_module(_UTILS).switch_load_balancing_loss_func
-        return function(activation, load_balancing_loss_func or partial(loss, scores, counts, _TOPK))
-    given = load_balancing_loss_func.keywords if load_balancing_loss_func else {}
-    return function(given.get("probs", scores), given.get("tokens_per_expert", counts), activation)
+        return function(activation, load_balancing_loss_func or partial(loss, *given, _TOPK))
+    parts = given or [load_balancing_loss_func.keywords[it] for it in ("probs", "tokens_per_expert")]
+    return function(*parts, activation)
 
 
 def _known(function: Any, but: Collection[str]) -> Any:
@@ -269,31 +240,27 @@ def _drawn(loss: Loss, rank: int) -> tuple[Any, Any, Any]:
 
 
 def _step(case: Case, loss: Loss) -> tuple[Loss, Any, float, int]:
-    """Run a step of the real router and the real finalizer. Return the loss, the gradient of the router's weight, what
-    is logged, and how often the host waited for a tensor.
-    """
+    """Run the real router and finalizer. Return the loss, the gradient, what is logged, and the waits of the host."""
     import torch
     from megatron.core import distributed, parallel_state
-    from megatron.core.distributed.finalize_model_grads import finalize_model_grads
     from torch.testing._internal.logging_tensor import LoggingTensorMode, capture_logs
 
     options, topology, router = case.options, case.topology, _router(case, loss)
-    ddp = distributed.DistributedDataParallelConfig(use_distributed_optimizer=False)
-    wrapped = distributed.DistributedDataParallel(router.config, ddp, router)
+    wrapped = distributed.DistributedDataParallel(router.config, distributed.DistributedDataParallelConfig(), router)
     tokens, weight, valid = _drawn(loss, parallel_state.get_data_parallel_rank())
     router.weight.data.copy_(weight)
     places = torch.arange(_TOKENS)
     of_cp = places.chunk(topology.cp)[parallel_state.get_context_parallel_rank()]
     own = of_cp.chunk(topology.tp)[parallel_state.get_tensor_model_parallel_rank()]
     # before 0.13 the loss functions sum the tokens over CP, and not the finalizer
-    is_summed = "with_context_parallel" not in inspect.getsource(finalize_model_grads)
+    is_summed = "with_context_parallel" not in inspect.getsource(distributed.finalize_model_grads)
     targets = (valid & (places >= loss.prompt)[:, None])[places if is_summed else of_cp]
     _LOGGED.clear()
     with capture_logs() as seen, LoggingTensorMode():
         probs, _ = wrapped(tokens[own], **({"padding_mask": ~valid[own]} if loss.padded else {}))
     (probs.sum() * 0).backward()
     counted = targets.sum().to(torch.int) * options.get("counts", True)
-    finalize_model_grads([wrapped], counted if options.get("per_token", True) else None)
+    distributed.finalize_model_grads([wrapped], counted if options.get("per_token", True) else None)
     gathers = options.get("dispatcher") == "alltoall_seq" and "alltoall_seq" in inspect.getsource(router.routing)
     logged = float(sum(_LOGGED)) / (topology.tp if gathers else 1)  # each rank of TP has gathered the tokens of all
     return loss, router.weight.main_grad.clone(), logged, sum("_local_scalar_dense" in it for it in seen)
@@ -303,21 +270,19 @@ def _router(case: Case, loss: Loss) -> Any:
     """Return a router. The judged function may know fewer arguments than it is given, or more than its release."""
     from megatron.core import parallel_state
 
-    options, topology, balances = case.options, case.topology, loss.kind != Z
+    options, topology, is_aux = case.options, case.topology, loss.kind != Z
     coefficient = options.get("coefficient", 1)
     (router,) = routers.make(
-        [True], None, hidden_size=_WIDTH, kv_channels=2, moe_router_topk=_TOPK,
-        moe_router_load_balancing_type=loss.kind if balances else "none",
-        moe_aux_loss_coeff=coefficient if balances else 0.0, moe_z_loss_coeff=None if balances else coefficient,
+        [True], None, hidden_size=_WIDTH, kv_channels=2, moe_router_load_balancing_type=loss.kind if is_aux else "none",
+        moe_aux_loss_coeff=coefficient if is_aux else 0.0, moe_z_loss_coeff=None if is_aux else coefficient,
         calculate_per_token_loss=options.get("per_token", True), sequence_parallel=topology.tp > 1,
         tensor_model_parallel_size=topology.tp, context_parallel_size=topology.cp,
     )  # fmt: skip
     router.is_mtp_layer, router.mtp_layer_number = False, None
     router.config.mtp_num_layers, router.config.mtp_use_repeated_layer = None, False
     router.config.moe_token_dispatcher_type = options.get("dispatcher", "alltoall")
-    groups = {"tp_group": "tensor_model", "cp_group": "context", "tp_cp_group": "tensor_and_context"}
-    for name, of in groups.items():
-        vars(router).setdefault(name, getattr(parallel_state, f"get_{of}_parallel_group")())
+    for name, of in (("tp", "tensor_model"), ("cp", "context"), ("tp_cp", "tensor_and_context")):
+        vars(router).setdefault(f"{name}_group", getattr(parallel_state, f"get_{of}_parallel_group")())
     judged = options.get("function", "").rpartition(".")[2]
     if real := getattr(router, judged, None):
         adapted = _known(real, () if options.get("counted", True) else ["valid_token_count"])
