@@ -12,6 +12,7 @@ from proofs.others import Other, Proofs, Release, in_file, untouched, without
 from support import sources
 from unhang.judge.decide import NO_REWRITE
 from unhang.judge.findings import judge
+from unhang.prove.fixes.router_token_scale import CASES as PLAYED
 from unhang.shapes import catalog
 
 FIX, CORE = "router-token-scale", "megatron-core"
@@ -40,7 +41,6 @@ REFUSED = [edit for name, *row in _EDITED for edit in sources.edits(sources.case
 
 
 def test_a_nightly_that_divides_whole_tokens_gets_the_mean_too() -> None:
-    """Pull request 7183 divides by ``//``: the mean over the group is a true division all the same."""
     source = sources.wheel(FIX, "0.19.2", function=COUNT)
     whole = source.data.replace(b".sum() / topk", b".sum() // topk")
     found = sources.rewritten(source.target, whole, None)
@@ -57,7 +57,6 @@ _OF_CODE = [
 
 @pytest.mark.parametrize(("version", "of", "other"), _OF_CODE)
 def test_code_says_which_losses_there_are(tmp_path: Path, version: str, of: str, other: str) -> None:
-    """One that is gone may be elsewhere; and 0.11.0 has no rewrite."""
     found = [it.verdict for it in judge([sources.installed(tmp_path, FIX, version, of)], [catalog.fix(FIX)], {})]
     assert {it.verdict for it in found} - {"needed", "not-affected"} == {other} - {""}
     assert {it.code == NO_REWRITE for it in found if it.verdict == "needed"} == {version == "0.11.0"}
@@ -77,7 +76,6 @@ _FACTORS = (
     *("1", "1 / {}", "{} ** 2", "2", "max(2, {})", "min(2, {})", "({} + 1)", _TP, _CP, "self.tp_dp_cp_group.size()"),
     *(f"max({_TP}, {_CP})", *(f"({{}} if {one} > 1 else 1)" for one in (f"min({_TP}, {_CP})", _TP, _CP))),
 )
-"""What a person may multiply a loss by instead."""
 _GIVEN = ("({} if %s is not None else 1)", "({} if %s is None else 1)")
 _HOST = "{} * int(aux_loss.item() == aux_loss.item())"
 _ATTACHED = _instead(_SIZE, *_FACTORS, "reduce_group.size()", *(it % "valid_token_count" for it in _GIVEN), _HOST)
@@ -133,5 +131,9 @@ _HALVES = {
     _OF_7481: Other(in_file("moe_utils.py", _OWN), ("aux-uneven",), _ENDS, NEW),
     "one sequence": Other(in_file("router.py", _FIRST), ("sequences", "sequences-alone"), "differs", PADDED),
 }
-PROOFS = [Proofs(CORE, [Release("0.18.2", core=True), *map(Release, (*_OF[OLD], *UNSCALED[:-1], NEW[-1]))], _HALVES)]
+_NO_PADDING = {it.name: "its routers know no padding" for it in PLAYED if any(of.padded for of in it.options["losses"])}
+_NO_GLOBAL = {it.name: "it has no global loss" for it in PLAYED if it.name.startswith("global")} | _NO_PADDING
+_LACKING = {"0.15.3": _NO_PADDING, **dict.fromkeys(("0.14.0", *_OF[OLD]), _NO_GLOBAL)}
+_OLDER = [Release(it, lacking=_LACKING.get(it, {})) for it in (*_OF[OLD], *UNSCALED[:-1], NEW[-1])]
+PROOFS = [Proofs(CORE, [Release("0.18.2", core=True), *_OLDER], _HALVES)]
 FUZZ = Fuzz(CASES, 1, "num_tokens|valid_token_count|tp_cp_group|calculate_per_token_loss|topk", examples=40)
