@@ -97,7 +97,7 @@ GRID = [
 HELD = {
     r"\b(v|entropy) is not None|^k == |^if hasattr|^hasattr": "there always is one, and nothing else",
     r"scaler|^loss_mode != |if calculate_entropy:": "nobody asks for more precision, another loss, or more to return",
-    'use_prefix_grouper|"(uid|prompts|response_mask)" in |^k in ': "these say which data a micro-batch has besides",
+    "use_prefix_grouper|.(uid|prompts|response_mask). in |^k in ": "these say which data a micro-batch has besides",
     "is_initialized|same_micro|sync_micro|min_num|divided_by|balance|force_group|is_nested": "no method asks for it",
     " if partition else |max_group|num_micro_batches >|within_limit": "no row is too long, and no part is empty",
 }
