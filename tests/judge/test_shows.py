@@ -155,14 +155,18 @@ PARTLY = {
 KEPT = {"_initialize_mpu": "the rewrite of a body in a `try` warms up groups that were there already: a defect"}
 
 
+MEGATRON = {"verl": "0.16.1", "ms-swift": "0.19.2"}
+"""The megatron-core that they import."""
+
+
 @cache
 def site(project: str, version: str) -> str:
-    """The folder of a release; of verl's, with the megatron-core that its workers import."""
+    """The folder of a release, with the megatron-core that it imports."""
     roots = [trees.unpacked(project, version)]
-    if project != "verl":
+    if project not in MEGATRON:
         return str(roots[0])
     folder = Path(mkdtemp(prefix="unhang-", dir=SITES.name))
-    for root in (*roots, trees.unpacked("megatron-core", "0.16.1")):
+    for root in (*roots, trees.unpacked("megatron-core", MEGATRON[project])):
         for path in root.iterdir():
             (folder / path.name).symlink_to(path)
     return str(folder)
