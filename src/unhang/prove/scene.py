@@ -139,9 +139,8 @@ def play(
         for case in proof.GRID
         if function in case.options.get("of", [function])
     ]
-    grid.sort(
-        key=lambda case: (_world(case), first and case.is_control)
-    )  # a wrong text mostly fails where a cure is due
+    # a wrong text mostly fails where a cure is due
+    grid.sort(key=lambda case: (_world(case), first and case.is_control))
     for _, cases in groupby(grid, _world):
         lost, left = 0, [[*cases]]
         while left:
