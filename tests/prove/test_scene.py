@@ -11,6 +11,7 @@ import pytest
 from unhang.prove import scene
 from unhang.prove.cases import DIFFERS, PASSED, Case, Topology
 from unhang.prove.conditions import Conditions
+from unhang.prove.ranks import gloo
 
 _BEFORE = """
 from contextlib import nullcontext
@@ -215,3 +216,19 @@ def test_a_setting_that_raises_hangs_or_dies_costs_no_other(module: Any) -> None
     assert why.startswith("hung: rank 1 waits in ")
     reaches = begin[0], begin[1] + "    os.system('true')\n    return x"
     assert "reaches for the system (os.system)" in next(iter(_played(module, changed(reaches)).wrong.values()))
+
+
+@pytest.mark.torch
+def test_the_setting_that_ends_the_ranks_is_run_alone_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forks, run = list[int](), gloo.run
+    monkeypatch.setattr(gloo, "run", lambda world, *given, **others: forks.append(world) or run(world, *given, **others))
+    dies = "def plain(x):\n    return x", "def plain(x):\n    import os\n    if x == 2: os._exit(3)\n    return x"
+    assert {*_played(module, changed(dies), first=True).wrong} == {"2 on 1"}
+    assert forks == [1, 1], "all together, and this one"
+
+
+@pytest.mark.torch
+def test_what_the_scene_cannot_judge_is_wrong(module: Any) -> None:
+    text = changed(("def plain(x):\n    return x", "def plain(x):\n    return {1: x} if x == 3 else x"))
+    why = "crashed: what the ranks return cannot be judged: TypeError: unhashable type: 'dict'"
+    assert _played(module, text).wrong == {"3 on 1": why, "3 on 2": why}

@@ -24,13 +24,14 @@ import inspect
 import io
 import json
 import linecache
+import multiprocessing
 import os
 import sys
 from contextlib import nullcontext, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cases import DIFFERS, PASSED, Case, Outcome
+from .cases import CRASHED, DIFFERS, PASSED, Case, Outcome
 from .conditions import Conditions
 from .ranks import gloo, meet, tidy
 
@@ -146,12 +147,11 @@ def play(
         while left:
             part = left.pop()
             values = _batch(proof, part, first, deadline_s, conditions)
-            if values is None and lost >= _LOST:
-                continue
-            if values is None and len(part) > 1:
-                left += part[len(part) // 2 :], part[: len(part) // 2]  # one is found before others are looked for
-                continue
-            if values is None:
+            if isinstance(values, int):
+                rest, before, part = part[values + 1 :], part[:values], part[values : values + 1]
+                left += (piece for piece in (rest * (lost < _LOST), before) if piece)
+                if lost >= _LOST:
+                    continue
                 values, lost = [[*_alone(proof, part[0], deadline_s).ranks]], lost + 1
             for case, found in zip(part, values):
                 seen.update(_bytes([rank.value for rank in found]))
@@ -183,37 +183,39 @@ def _world(case: Case) -> int:
 
 def _batch(
     proof: Any, cases: Sequence[Case], first: bool, deadline_s: float, conditions: Conditions | None
-) -> list[list[gloo.Rank]] | None:
+) -> list[list[gloo.Rank]] | int:
     """Return how the ranks end in each of these settings, all run in one fork.
 
-    A hang that is none of their meetings' ends the fork, and so does a rank that dies: then the answer is None.
+    A hang that is none of their meetings' ends the fork, and so does a rank that dies: then the answer is the index of
+    the setting in which that was.
 
     With ``first``, the ranks stop at the first setting that fails.
     """
-    world, judged = cases[0].topology.world, iter(cases)
+    world, judged, now = cases[0].topology.world, iter(cases), multiprocessing.RawValue("i", 0)
 
     def fails(packed: list[bytes]) -> bool:
         return bool(_fault(proof, next(judged), [_unpacked(it) for it in packed]))
 
-    def body(rank: int) -> tuple[bytes, Any]:
+    def body(rank: int) -> tuple[list[bytes], Any]:
         sys.addaudithook(refuse)
         gate = meet.Gate(pipes[rank])
         done = []
-        for case in cases:
+        for number, case in enumerate(cases):
+            now.value = number
             with conditions or nullcontext():
-                done.append(gloo.ended(lambda: proof.on_rank(case, rank)))  # noqa: B023
-            if gate.end(_packed(done[-1]) if first else b""):
+                ended = gloo.ended(lambda: proof.on_rank(case, rank))  # noqa: B023
+            done.append(_packed(ended))
+            if gate.end(done[-1] if first else b""):
                 break
-        return _packed(done), conditions and conditions.steps
+        return done, conditions and conditions.steps
 
     with meet.Meetings(world, *[fails] * first) as pipes:
         ended = gloo.run(world, body, deadline_s=deadline_s)
     if ended.status != PASSED:
-        return None
+        return int(now.value)
     if conditions:
         conditions.steps.update(*(rank.value[1] for rank in ended.ranks))
-    ranks = [_unpacked(rank.value[0]) for rank in ended.ranks]
-    return [list(values) for values in zip(*ranks)]
+    return [[_unpacked(it) for it in each] for each in zip(*(rank.value[0] for rank in ended.ranks))]
 
 
 def _packed(value: Any) -> bytes:
@@ -231,7 +233,10 @@ def _unpacked(packed: bytes) -> Any:
 
 def _fault(proof: Any, case: Case, ranks: Sequence[gloo.Rank]) -> str:
     """Return what is wrong with how the ranks ended, or with what they returned."""
-    outcome = gloo.World(tuple(ranks), 0.0).outcome(lambda values: proof.wrong(case, values), lambda _: "")
+    try:
+        outcome = gloo.World(tuple(ranks), 0.0).outcome(lambda values: proof.wrong(case, values), lambda _: "")
+    except Exception as error:  # they returned another kind of value than the scene knows
+        return f"{CRASHED}: what the ranks return cannot be judged: {type(error).__name__}: {error}"
     return outcome.detail if outcome.status in (PASSED, DIFFERS) else f"{outcome.status}: {outcome.detail}"
 
 
@@ -239,6 +244,8 @@ def _bytes(value: Any) -> bytes:
     """Return all bits of a value, which may have tensors in it."""
     import torch
 
+    if torch.is_tensor(value) and type(value.detach()) is not torch.Tensor:
+        return _packed(value)  # a DTensor, say, of which no single array has all
     if torch.is_tensor(value):
         bits = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b""
         return f"{value.dtype} {tuple(value.shape)} ".encode() + bits
