@@ -11,7 +11,7 @@ from unhang.judge.rows import Source
 
 SAME = "every rank returns the same as with our rewrite, in every setting"
 """Why a mutant is equivalent."""
-BATCH = 64
+BATCH = 96
 """How many mutants one child process plays."""
 
 
