@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -98,14 +97,11 @@ def _alike(one: list[str], other: list[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
-def judged(subject: Subject, made: list[Mutant], processes: int) -> Iterator[tuple[bool, str]]:
-    """Judge mutants in child processes, which threads wait for."""
+def judged(subject: Subject, made: list[Mutant], processes: int) -> list[tuple[bool, str]]:
+    """Judge mutants in child processes, unless there is none."""
     source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
     before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
-    parts = [[mutant.text for mutant in made[number::processes]] for number in range(processes)]
-    with ThreadPoolExecutor(processes) as threads:
-        found = list(threads.map(lambda part: judge.judged(subject.fix, before, after, part), parts))
-    yield from (found[number % processes][number // processes] for number in range(len(made)))
+    return judge.judged(subject.fix, before, after, [mutant.text for mutant in made], processes) if made else []
 
 
 if __name__ == "__main__":

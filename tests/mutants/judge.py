@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from unhang.compat.sweep import trees
 from unhang.judge import rows, scene
@@ -12,26 +14,34 @@ from unhang.judge.rows import Source
 SAME = "every rank returns the same as with our rewrite, in every setting"
 """Why a mutant is equivalent."""
 BATCH = 96
-"""How many mutants one child process plays."""
+"""How many texts one child process plays at most."""
 
 
-def judged(fix: str, before: Source, rewritten: Source, mutants: Sequence[str]) -> list[tuple[bool, str]]:
-    """Return for each mutant whether it is caught, and why it is or is not."""
+def judged(
+    fix: str, before: Source, rewritten: Source, mutants: Sequence[str], processes: int = 1
+) -> list[tuple[bool, str]]:
+    """Return for each mutant whether it is caught, and why it is or is not. So many child processes play them."""
+    sources = [rewritten, *(Source(text, before.name) for text in mutants)]
+    count = max(min(processes, len(sources)), -(-len(sources) // BATCH))
+    place = trees.closest(fix, before)
+
+    def played(part: int) -> dict[str, Any]:
+        texts = {str(number): sources[number] for number in range(part, len(sources), count)}
+        return rows.played(fix, texts, place, first=True)
+
+    with ThreadPoolExecutor(processes) as threads:
+        found = [*threads.map(played, range(count))]
+    ours, *shown = (found[number % count][str(number)] for number in range(len(sources)))
+    assert not ours["wrong"], ours
     answers: list[tuple[bool, str]] = []
-    place, has_feature = trees.closest(fix, before), scene.has_feature(fix, before.function)
-    for start in range(0, len(mutants), BATCH):
-        texts = {str(number): Source(text, before.name) for number, text in enumerate(mutants[start : start + BATCH])}
-        played = rows.played(fix, {"ours": rewritten, **texts}, place, first=True)
-        ours = played["ours"]
-        assert not ours["wrong"], ours
-        for name, source in texts.items():
-            wrong = [f"{setting}: {why}" for setting, why in played[name]["wrong"].items()]
-            if ast.dump(source.function) == ast.dump(before.function):
-                answers.append((True, "nothing is rewritten"))
-            elif wrong:
-                answers.append((True, wrong[0]))
-            elif has_feature > scene.has_feature(fix, source.function):
-                answers.append((True, "it has lost the feature that the fix is about"))
-            else:
-                answers.append((False, SAME if played[name]["seen"] == ours["seen"] else ""))
+    for source, one in zip(sources[1:], shown):
+        wrong = [f"{setting}: {why}" for setting, why in one["wrong"].items()]
+        if ast.dump(source.function) == ast.dump(before.function):
+            answers.append((True, "nothing is rewritten"))
+        elif wrong:
+            answers.append((True, wrong[0]))
+        elif scene.has_feature(fix, before.function) > scene.has_feature(fix, source.function):
+            answers.append((True, "it has lost the feature that the fix is about"))
+        else:
+            answers.append((False, SAME if one["seen"] == ours["seen"] else ""))
     return answers
