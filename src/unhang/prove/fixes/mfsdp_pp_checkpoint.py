@@ -43,16 +43,16 @@ CASES = (
     Case("pp4-to-pp2", Topology(pp=4), CRASHED, _MISSING, {"loaded": 2}),
     Case("pp2-dp2", _FOUR, DIFFERS, _AT, {_GATED: True}),
     Case("pp1", _ONE, PASSED, options={_GATED: True}, core=True),
-    Case("pp1-old", _ONE, PASSED, options=_OLD, core=True),
+    Case("pp1-old", Topology(), PASSED, options=_OLD, core=True),
     Case("pp1-old-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1, **_OLD}, core=True),
     Case("pp2-old", _TWO, DIFFERS, _AT, _OLD, core=True, patched=CRASHED),
     Case("pp2-old-partial", _TWO, DIFFERS, _AT, {"is_partial": True, **_OLD}, core=True, patched=DIFFERS),
 )
 GRID = [
-    *(case for case in CASES if case.patched == PASSED and case.name != "pp1"),  # which pp1-old has too
+    *(case for case in CASES if case.patched == PASSED and case.name not in ("pp1", "pp2-dp2")),  # others have these
     Case("gated, weights alone", _TWO, DIFFERS, options={_GATED: True, "is_bare": True}),
     Case("weights alone", _TWO, DIFFERS, options={"is_none": True}),
-    Case("experts", _FOUR._replace(ep=2), DIFFERS, options={_EXPERTS: 2}),
+    Case("gated experts", _FOUR._replace(ep=2), DIFFERS, options={_EXPERTS: 2, _GATED: True}),
     Case("two MTP layers", _TWO, DIFFERS, options={"mtp_num_layers": 2, "saved": 1}),
     Case("hybrid", _TWO, DIFFERS, options={"is_hybrid": True}),
     Case("uneven stages", _TWO, DIFFERS, options={_FIRST: 3}),
