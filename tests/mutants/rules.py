@@ -47,6 +47,9 @@ class Added:
             self.starts.append(self.starts[-1] + len(line))
         rows = difflib.SequenceMatcher(None, self.before.splitlines(), self.text.splitlines(), autojunk=False)
         self.hunks = [code for code in rows.get_opcodes() if code[0] != "equal"]
+        (outer,) = (it for it in ast.parse(self.text).body if it.lineno <= self.function.lineno <= (it.end_lineno or 0))
+        lines = self.text.splitlines(keepends=True)
+        self.head, self.tail = "".join(lines[: outer.lineno - 1]), "".join(lines[outer.end_lineno :])
         self.lines = {line for _, _, _, first, last in self.hunks for line in range(first + 1, last + 1)}
 
     def nodes(self) -> Iterator[ast.AST]:
@@ -205,17 +208,23 @@ RULES: dict[str, Rule] = {
 
 def mutants(added: Added) -> Iterator[Mutant]:
     """Yield every mutant that the rules make: each parses and is another one than the rewritten file."""
-    seen = {ast.dump(ast.parse(added.text)), ast.dump(ast.parse(added.before))}
+    seen = {_tree(added, added.text), _tree(added, added.before)}
     names: dict[str, int] = {}
     for name, text in _every(added):
         try:
-            tree = ast.dump(ast.parse(text))
+            tree = _tree(added, text)
         except SyntaxError:
             continue
         if tree not in seen:
             seen.add(tree)
             names[name] = names.get(name, 0) + 1
             yield Mutant(name + (f" ({names[name]})" if names[name] > 1 else ""), text)
+
+
+def _tree(added: Added, text: str) -> str:
+    """Return the syntax tree of a text; of the function or its class alone, where all else is as with our rewrite."""
+    is_rest_ours = text.startswith(added.head) and text.endswith(added.tail)
+    return ast.dump(ast.parse(text[len(added.head) : len(text) - len(added.tail)] if is_rest_ours else text))
 
 
 def _every(added: Added) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,16 @@ if TYPE_CHECKING:
 
 
 def prepare() -> None:
-    """Import Megatron-FSDP for a CPU, whose name stands for a device's number, too."""
+    """Import Megatron-FSDP for a CPU, whose name stands for a device's number, too.
+
+    It collects garbage twice for each model. Here that takes a fifth of the time, and frees next to nothing.
+    """
     shims.cuda_on_cpu()
     import torch
     from torch.distributed import device_mesh
 
     here = type("Here", (str,), {"__format__": lambda *_: "0"})(shims.DEVICE)
-    torch.cuda.current_device = lambda: here
+    torch.cuda.current_device, gc.collect = lambda: here, lambda *_: 0
     vars(device_mesh._mesh_resources).setdefault("child_to_root_mapping", {})
     module()
 
