@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from mutants import judge
@@ -42,6 +44,17 @@ def subjects(fix: str = "") -> list[Subject]:
     ]
 
 
+class Told(NamedTuple):
+    """What becomes of the mutants of one fix."""
+
+    lines: list[str]
+    mutants: int
+    equivalent: int
+    survived: int
+    few: bool
+    """Whether a rewrite has too few."""
+
+
 def main() -> int:
     """Return 1 if a mutant survives that some setting tells from our rewrite, or if a rewrite has too few mutants."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
@@ -49,38 +62,50 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--all", action="store_true", help="also print how each mutant was caught")
     options = parser.parse_args()
-    began, total, equivalent, bad, few = time.monotonic(), 0, 0, 0, 0
-    chosen, least = subjects(options.fix), parts.limit(REPOSITORY, "mutants", "minimum")
-    known: dict[tuple[str, str], set[tuple[tuple[str, ...], ...]]] = {}
+    began, told = time.monotonic(), []
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
-    for subject in chosen:
+    by_fix = [[*of_one] for _, of_one in groupby(subjects(options.fix), lambda subject: subject.fix)]
+    each = max(1, options.processes // max(1, len(by_fix)))
+    with ProcessPoolExecutor(options.processes) as pool:
+        for of_one in pool.map(partial(judged, processes=each, is_each_told=options.all), by_fix):
+            print(*of_one.lines, sep="\n", flush=True)
+            told.append(of_one)
+    bad = sum(of_one.survived for of_one in told)
+    equivalent = sum(of_one.equivalent for of_one in told)
+    print(f"{sum(of_one.mutants for of_one in told)} mutants, {equivalent} equivalent, survived: {bad}")
+    print(f"{options.processes} processes, {time.monotonic() - began:.0f} seconds", file=sys.stderr)
+    return 1 if bad or any(of_one.few for of_one in told) else 0
+
+
+def judged(of_one: Sequence[Subject], processes: int, is_each_told: bool) -> Told:
+    """Judge the mutants of one fix, in so many child processes; with ``is_each_told``, say how each was caught."""
+    least, lines = parts.limit(REPOSITORY, "mutants", "minimum"), list[str]()
+    known: dict[str, set[tuple[tuple[str, ...], ...]]] = {}
+    total = equivalent = bad = 0
+    few = False
+    for subject in of_one:
         made, same, survived = subject.of.made(subject.fix, subject.version), 0, 0
-        known_here = known.setdefault((subject.fix, subject.of.function), set())
-        ours = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function).rewritten
-        changes = dict(zip(made, changed(ours.data.decode(), made)))
+        known_here = known.setdefault(subject.of.function, set())
+        source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
+        before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
+        changes = dict(zip(made, changed(after.text, made)))
         new = [mutant for mutant in made if changes[mutant] not in known_here]
-        for mutant, (caught, why) in zip(new, judged(subject, new, options.processes)):
+        answers = judge.judged(subject.fix, before, after, [it.text for it in new], processes) if new else []
+        for mutant, (caught, why) in zip(new, answers):
             if caught:
                 known_here.add(changes[mutant])
-            if why == judge.SAME:
-                same += 1
-                if options.all:
-                    print(f"    equivalent: {mutant.name}")
-            elif not caught:
-                survived += 1
-                print(f"    survived: {mutant.name}")
-            elif options.all:
-                print(f"    {mutant.name}: {why}")
+            same += why == judge.SAME
+            survived += not caught and why != judge.SAME
+            if is_each_told or not (caught or why == judge.SAME):
+                lines.append(f"    {mutant.name}: {why or 'survived'}")
         if len(made) < least:
-            few += 1
-            print(f"    fewer than {least} mutants: write more by hand")
+            few = True
+            lines.append(f"    fewer than {least} mutants: write more by hand")
         old = f"{len(made) - len(new)} caught in another release, " if len(new) < len(made) else ""
-        print(f"{subject.name}: {len(made)} mutants, {old}{same} equivalent, survived: {survived}", flush=True)
+        lines.append(f"{subject.name}: {len(made)} mutants, {old}{same} equivalent, survived: {survived}")
         total, equivalent, bad = total + len(made), equivalent + same, bad + survived
-    print(f"{total} mutants, {equivalent} equivalent, survived: {bad}")
-    print(f"{options.processes} processes, {time.monotonic() - began:.0f} seconds", file=sys.stderr)
-    return 1 if bad or few else 0
+    return Told(lines, total, equivalent, bad, few)
 
 
 def changed(ours: str, made: list[Mutant]) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -95,13 +120,6 @@ def changed(ours: str, made: list[Mutant]) -> Iterator[tuple[tuple[str, ...], ..
 def _alike(one: list[str], other: list[str]) -> int:
     """Return how many items two lists have in common before they differ."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
-
-
-def judged(subject: Subject, made: list[Mutant], processes: int) -> list[tuple[bool, str]]:
-    """Judge mutants in child processes, unless there is none."""
-    source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
-    before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
-    return judge.judged(subject.fix, before, after, [mutant.text for mutant in made], processes) if made else []
 
 
 if __name__ == "__main__":
