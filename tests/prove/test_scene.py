@@ -221,9 +221,12 @@ def test_a_setting_that_raises_hangs_or_dies_costs_no_other(module: Any) -> None
 @pytest.mark.torch
 def test_the_setting_that_ends_the_ranks_is_run_alone_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     forks, run = list[int](), gloo.run
-    monkeypatch.setattr(
-        gloo, "run", lambda world, *given, **others: forks.append(world) or run(world, *given, **others)
-    )
+
+    def counted(world: int, *given: Any, **others: Any) -> gloo.World:
+        forks.append(world)
+        return run(world, *given, **others)
+
+    monkeypatch.setattr(gloo, "run", counted)
     dies = "def plain(x):\n    return x", "def plain(x):\n    import os\n    if x == 2: os._exit(3)\n    return x"
     assert {*_played(module, changed(dies), first=True).wrong} == {"2 on 1"}
     assert forks == [1, 1], "all together, and this one"
