@@ -95,10 +95,14 @@ def judged(of_one: Sequence[Subject], processes: int, is_each_told: bool) -> Tol
         for mutant, (caught, why) in zip(new, answers):
             if caught:
                 known_here.add(changes[mutant])
-            same += why == judge.SAME
-            survived += not caught and why != judge.SAME
-            if is_each_told or not (caught or why == judge.SAME):
-                lines.append(f"    {mutant.name}: {why or 'survived'}")
+            if why == judge.SAME:
+                same += 1
+                lines += [f"    equivalent: {mutant.name}"] * is_each_told
+            elif not caught:
+                survived += 1
+                lines.append(f"    survived: {mutant.name}")
+            else:
+                lines += [f"    {mutant.name}: {why}"] * is_each_told
         if len(made) < least:
             few = True
             lines.append(f"    fewer than {least} mutants: write more by hand")

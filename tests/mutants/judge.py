@@ -33,14 +33,15 @@ def judged(
         found = [*threads.map(played, range(count))]
     ours, *shown = (found[number % count][str(number)] for number in range(len(sources)))
     assert not ours["wrong"], ours
+    untouched, has_feature = ast.dump(before.function), scene.has_feature(fix, before.function)
     answers: list[tuple[bool, str]] = []
     for source, one in zip(sources[1:], shown):
         wrong = [f"{setting}: {why}" for setting, why in one["wrong"].items()]
-        if ast.dump(source.function) == ast.dump(before.function):
+        if ast.dump(source.function) == untouched:
             answers.append((True, "nothing is rewritten"))
         elif wrong:
             answers.append((True, wrong[0]))
-        elif scene.has_feature(fix, before.function) > scene.has_feature(fix, source.function):
+        elif has_feature > scene.has_feature(fix, source.function):
             answers.append((True, "it has lost the feature that the fix is about"))
         else:
             answers.append((False, SAME if one["seen"] == ours["seen"] else ""))

@@ -145,13 +145,15 @@ def play(
     for _, cases in groupby(grid, _world):
         lost, left = 0, [[*cases]]
         while left:
-            part = left.pop()
+            if not (part := left.pop()):
+                continue
             values = _batch(proof, part, first, deadline_s, conditions)
             if isinstance(values, int):
-                rest, before, part = part[values + 1 :], part[:values], part[values : values + 1]
-                left += (piece for piece in (rest * (lost < _LOST), before) if piece)
+                before, part, rest = part[:values], part[values : values + 1], part[values + 1 :]
                 if lost >= _LOST:
+                    left.append(before)
                     continue
+                left += rest, before
                 values, lost = [[*_alone(proof, part[0], deadline_s).ranks]], lost + 1
             for case, found in zip(part, values):
                 seen.update(_bytes([rank.value for rank in found]))
