@@ -83,7 +83,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     importlib.import_module(".fixes", __package__).__path__ += question["packs"]
     proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
-    for name in getattr(proof, "WARM", ()):
+    for name in ("torch._dynamo", *getattr(proof, "WARM", ())):  # torch imports it late: else in each fork
         with suppress(Exception):  # what needs it reports the error
             importlib.import_module(name)
     proof.prepare()
