@@ -45,7 +45,7 @@ def subjects(fix: str = "") -> list[Subject]:
 
 
 class Told(NamedTuple):
-    """What becomes of the mutants of one fix."""
+    """What becomes of the mutants of one function of a fix."""
 
     lines: list[str]
     mutants: int
@@ -65,10 +65,10 @@ def main() -> int:
     began, told = time.monotonic(), []
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
-    by_fix = [[*of_one] for _, of_one in groupby(subjects(options.fix), lambda subject: subject.fix)]
-    each = max(1, options.processes // max(1, len(by_fix)))
+    by_function = [[*it] for _, it in groupby(subjects(options.fix), lambda it: (it.fix, it.of.function))]
+    each = max(1, options.processes // max(1, len(by_function)))
     with ProcessPoolExecutor(options.processes) as pool:
-        for of_one in pool.map(partial(judged, processes=each, is_each_told=options.all), by_fix):
+        for of_one in pool.map(partial(judged, processes=each, is_each_told=options.all), by_function):
             print(*of_one.lines, sep="\n", flush=True)
             told.append(of_one)
     bad = sum(of_one.survived for of_one in told)
@@ -79,22 +79,21 @@ def main() -> int:
 
 
 def judged(of_one: Sequence[Subject], processes: int, is_each_told: bool) -> Told:
-    """Judge the mutants of one fix, in so many child processes; with ``is_each_told``, say how each was caught."""
+    """Judge the mutants of one function, in so many child processes; with ``is_each_told``, say how each was caught."""
     least, lines = parts.limit(REPOSITORY, "mutants", "minimum"), list[str]()
-    known: dict[str, set[tuple[tuple[str, ...], ...]]] = {}
+    known = set[tuple[tuple[str, ...], ...]]()
     total = equivalent = bad = 0
     few = False
     for subject in of_one:
         made, same, survived = subject.of.made(subject.fix, subject.version), 0, 0
-        known_here = known.setdefault(subject.of.function, set())
         source = sources.wheel(subject.fix, subject.version, subject.of.upstream, subject.of.function)
         before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
         changes = dict(zip(made, changed(after.text, made)))
-        new = [mutant for mutant in made if changes[mutant] not in known_here]
+        new = [mutant for mutant in made if changes[mutant] not in known]
         answers = judge.judged(subject.fix, before, after, [it.text for it in new], processes) if new else []
         for mutant, (caught, why) in zip(new, answers):
             if caught:
-                known_here.add(changes[mutant])
+                known.add(changes[mutant])
             if why == judge.SAME:
                 same += 1
                 lines += [f"    equivalent: {mutant.name}"] * is_each_told
