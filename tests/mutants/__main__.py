@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import groupby, takewhile
+from multiprocessing.queues import SimpleQueue
 from typing import NamedTuple
 
 from mutants import judge
@@ -59,16 +62,21 @@ def main() -> int:
     """Return 1 if a mutant survives that some setting tells from our rewrite, or if a rewrite has too few mutants."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("--fix", default="", help="only fixes whose names begin with this")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="how many play at a time, each on one core")
     parser.add_argument("--all", action="store_true", help="also print how each mutant was caught")
     options = parser.parse_args()
     began, told = time.monotonic(), []
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
     by_function = [[*it] for _, it in groupby(subjects(options.fix), lambda it: (it.fix, it.of.function))]
+    by_function.sort(key=len, reverse=True)  # the longest first, so that none is left to one process
     each = max(1, options.processes // max(1, len(by_function)))
-    with ProcessPoolExecutor(options.processes) as pool:
-        for of_one in pool.map(partial(judged, processes=each, is_each_told=options.all), by_function):
+    cores = sorted(os.sched_getaffinity(0))
+    shares: SimpleQueue[set[int]] = multiprocessing.SimpleQueue()
+    for first in range(0, options.processes, each):
+        shares.put({cores[number % len(cores)] for number in range(first, first + each)})
+    with ProcessPoolExecutor(-(-options.processes // each), initializer=_stay_on, initargs=(shares,)) as pool:
+        for of_one in pool.map(partial(judged, is_each_told=options.all), by_function):
             print(*of_one.lines, sep="\n", flush=True)
             told.append(of_one)
     bad = sum(of_one.survived for of_one in told)
@@ -78,9 +86,15 @@ def main() -> int:
     return 1 if bad or any(of_one.few for of_one in told) else 0
 
 
-def judged(of_one: Sequence[Subject], processes: int, is_each_told: bool) -> Told:
-    """Judge the mutants of one function, in so many child processes; with ``is_each_told``, say how each was caught."""
+def _stay_on(shares: SimpleQueue[set[int]]) -> None:
+    """Give this process its share of the processor cores."""
+    os.sched_setaffinity(0, shares.get())
+
+
+def judged(of_one: Sequence[Subject], is_each_told: bool) -> Told:
+    """Judge the mutants of one function, on this process's cores; with ``is_each_told``, say how each was caught."""
     least, lines = parts.limit(REPOSITORY, "mutants", "minimum"), list[str]()
+    cores = sorted(os.sched_getaffinity(0))
     known = set[tuple[tuple[str, ...], ...]]()
     total = equivalent = bad = 0
     few = False
@@ -90,7 +104,7 @@ def judged(of_one: Sequence[Subject], processes: int, is_each_told: bool) -> Tol
         before, after = (Source(it.data.decode(), source.target.function) for it in (source, source.rewritten))
         changes = dict(zip(made, changed(after.text, made)))
         new = [mutant for mutant in made if changes[mutant] not in known]
-        answers = judge.judged(subject.fix, before, after, [it.text for it in new], processes) if new else []
+        answers = judge.judged(subject.fix, before, after, [it.text for it in new], cores) if new else []
         for mutant, (caught, why) in zip(new, answers):
             if caught:
                 known.add(changes[mutant])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,18 +19,28 @@ BATCH = 96
 
 
 def judged(
-    fix: str, before: Source, rewritten: Source, mutants: Sequence[str], processes: int = 1
+    fix: str, before: Source, rewritten: Source, mutants: Sequence[str], cores: Sequence[int] = ()
 ) -> list[tuple[bool, str]]:
-    """Return for each mutant whether it is caught, and why it is or is not. So many child processes play them."""
+    """Return for each mutant whether it is caught, and why it is or is not.
+
+    One child process at a time plays on each of these processor cores; without any, on whichever are free.
+    """
     sources = [rewritten, *(Source(text, before.name) for text in mutants)]
-    count = max(min(processes, len(sources)), -(-len(sources) // BATCH))
+    beside = max(1, len(cores))
+    count = max(min(beside, len(sources)), -(-len(sources) // BATCH))
     place = trees.closest(fix, before)
 
     def played(part: int) -> dict[str, Any]:
         texts = {str(number): sources[number] for number in range(part, len(sources), count)}
         return rows.played(fix, texts, place, first=True)
 
-    with ThreadPoolExecutor(processes) as threads:
+    free = [*cores]
+
+    def stay() -> None:
+        if free:  # ranks that talk to each other are faster on one core than on several that others use too
+            os.sched_setaffinity(0, {free.pop()})  # of this thread and what it starts
+
+    with ThreadPoolExecutor(beside, initializer=stay) as threads:
         found = [*threads.map(played, range(count))]
     ours, *shown = (found[number % count][str(number)] for number in range(len(sources)))
     assert not ours["wrong"], ours
