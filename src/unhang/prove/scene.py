@@ -148,13 +148,16 @@ def play(
             if not (part := left.pop()):
                 continue
             values = _batch(proof, part, first, deadline_s, conditions)
-            if isinstance(values, int):
-                before, part, rest = part[:values], part[values : values + 1], part[values + 1 :]
+            if isinstance(values, tuple):
+                last, ended = values
+                before, part, rest = part[:last], part[last : last + 1], part[last + 1 :]
                 if lost >= _LOST:
                     left.append(before)
                     continue
                 left += rest, before
-                values, lost = [[*_alone(proof, part[0], deadline_s).ranks]], lost + 1
+                # of several ranks, the others have not ended as they would have without a meeting
+                ended = ended if len(ended.ranks) == 1 else _alone(proof, part[0], deadline_s)
+                values, lost = [[*ended.ranks]], lost + 1
             for case, found in zip(part, values):
                 seen.update(_bytes([rank.value for rank in found]))
                 ran += 1
@@ -185,11 +188,11 @@ def _world(case: Case) -> int:
 
 def _batch(
     proof: Any, cases: Sequence[Case], first: bool, deadline_s: float, conditions: Conditions | None
-) -> list[list[gloo.Rank]] | int:
+) -> list[list[gloo.Rank]] | tuple[int, gloo.World]:
     """Return how the ranks end in each of these settings, all run in one fork.
 
     A hang that is none of their meetings' ends the fork, and so does a rank that dies: then the answer is the index of
-    the setting in which that was.
+    the setting in which that was, and how the fork ended.
 
     With ``first``, the ranks stop at the first setting that fails.
     """
@@ -214,7 +217,7 @@ def _batch(
     with meet.Meetings(world, *[fails] * first) as pipes:
         ended = gloo.run(world, body, deadline_s=deadline_s)
     if ended.status != PASSED:
-        return int(now.value)
+        return int(now.value), ended
     if conditions:
         conditions.steps.update(*(rank.value[1] for rank in ended.ranks))
     return [[_unpacked(it) for it in each] for each in zip(*(rank.value[0] for rank in ended.ranks))]
