@@ -141,7 +141,8 @@ def play(
         if function in case.options.get("of", [function])
     ]
     # a wrong text mostly fails where a cure is due
-    grid.sort(key=lambda case: (_world(case), first and case.is_control))
+    due = {_world(case) for case in grid if not (first and case.is_control)}
+    grid.sort(key=lambda case: (_world(case) not in due, _world(case), first and case.is_control))
     for _, cases in groupby(grid, _world):
         lost, left = 0, [[*cases]]
         while left:
