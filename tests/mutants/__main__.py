@@ -69,13 +69,14 @@ def main() -> int:
     for fix in fixes.without("MUTANTS"):
         print(f"no mutants: {fix}")
     by_function = [[*it] for _, it in groupby(subjects(options.fix), lambda it: (it.fix, it.of.function))]
-    by_function.sort(key=len, reverse=True)  # the longest first, so that none is left to one process
-    each = max(1, options.processes // max(1, len(by_function)))
+    by_function.sort(key=len, reverse=True)  # the longest first
+    # few are judged one after another, on all cores, so that none is left to one core
+    each = 1 if len(by_function) >= 2 * options.processes else options.processes
     cores = sorted(os.sched_getaffinity(0))
     shares: SimpleQueue[set[int]] = multiprocessing.SimpleQueue()
     for first in range(0, options.processes, each):
         shares.put({cores[number % len(cores)] for number in range(first, first + each)})
-    with ProcessPoolExecutor(-(-options.processes // each), initializer=_stay_on, initargs=(shares,)) as pool:
+    with ProcessPoolExecutor(options.processes // each, initializer=_stay_on, initargs=(shares,)) as pool:
         for of_one in pool.map(partial(judged, is_each_told=options.all), by_function):
             print(*of_one.lines, sep="\n", flush=True)
             told.append(of_one)
