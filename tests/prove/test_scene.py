@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -166,9 +167,9 @@ def test_each_condition_must_go_both_ways(module: Any) -> None:
 _RANKS = "import torch.distributed as dist; two = dist.get_world_size() == 2"
 
 
-def _scene(wrong: Any) -> Any:
+def _scene(wrong: Any, due: Collection[int]) -> Any:
     grid = [
-        Case(f"{x} on {ranks}", Topology(dp=ranks), DIFFERS if x == 3 else PASSED, options={"x": x})
+        Case(f"{x} on {ranks}", Topology(dp=ranks), DIFFERS if x == 3 and ranks in due else PASSED, options={"x": x})
         for ranks in (1, 2)
         for x in range(5)
     ]
@@ -180,8 +181,9 @@ def _scene(wrong: Any) -> Any:
     )
 
 
-def _played(module: Any, text: str, first: bool = False) -> scene.Played:
-    right = _scene(lambda case, ranks: "" if {*ranks} == {case.options["x"]} else f"{ranks}")
+def _played(module: Any, text: str, first: bool = False, due: Collection[int] = (1, 2)) -> scene.Played:
+    """Play a scene in which a cure is due on so many ranks."""
+    right = _scene(lambda case, ranks: "" if {*ranks} == {case.options["x"]} else f"{ranks}", due)
     return scene.play(right, module, "plain", text, feature=True, watched=True, first=first, deadline_s=1.0)
 
 
@@ -197,6 +199,7 @@ def test_a_scene_tells_which_settings_fail_and_which_texts_do_the_same(module: A
         ("def plain(x):\n    return x", f"def plain(x):\n    {_RANKS}\n    return 4 if x == 3 and two else x")
     )
     assert _played(module, on_two, first=True)[:2] == ({"3 on 2": "[4, 4]"}, 6), "the others do not run"
+    assert _played(module, on_two, first=True, due=[2]).ran == 1, "where no cure is due runs last"
     held = changed(("def plain(x):\n    return x", "def plain(x):\n    return x if x < 9 else 0"))
     assert (_played(module, held).wrong, len(_played(module, held).open)) == ({}, 1)
 
@@ -219,7 +222,7 @@ def test_a_setting_that_raises_hangs_or_dies_costs_no_other(module: Any) -> None
 
 
 @pytest.mark.torch
-def test_the_setting_that_ends_the_ranks_is_run_alone_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_that_ends_several_ranks_is_run_alone_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     forks, run = list[int](), gloo.run
 
     def counted(world: int, *given: Any, **others: Any) -> gloo.World:
@@ -228,8 +231,11 @@ def test_the_setting_that_ends_the_ranks_is_run_alone_at_once(module: Any, monke
 
     monkeypatch.setattr(gloo, "run", counted)
     dies = "def plain(x):\n    return x", "def plain(x):\n    import os\n    if x == 2: os._exit(3)\n    return x"
-    assert {*_played(module, changed(dies), first=True).wrong} == {"2 on 1"}
-    assert forks == [1, 1], "all together, and this one"
+    assert _played(module, changed(dies), first=True).wrong == {"2 on 1": "crashed: rank 0 died with exit code 3"}
+    assert forks == [1], "a lone rank ends as it would alone"
+    of_two = dies[1].replace("os\n", "os, torch.distributed as dist\n").replace("x == 2", "x == 2 and dist.get_rank()")
+    assert {*_played(module, changed((dies[0], of_two)), first=True, due=[2]).wrong} == {"2 on 2"}
+    assert forks == [1, 2, 2], "all together, and this one"
 
 
 @pytest.mark.torch
