@@ -22,6 +22,8 @@ REFUSED = sources.edits(
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _COPY, _FIRST = "copy.data.copy_(param)", f"{_OFFLOADS} and ("
+_INNER, _FIRST_GROUP = "self.optimizer.param_to_inner_param", 'self.optimizer.param_groups[0]["params"]'
+_ITEMS, _IS_FIRST = f"{_INNER}.items()", 'is_first, self.was_loaded = not hasattr(self, "was_loaded"), True'
 BY_HAND: ByHand = {
     "as before, no main parameters": Sub(_FIRST, f"{_OFFLOADS} or ("),
     "no copies of the model's own": Sub(_FIRST, f"False and {_OFFLOADS} and ("),
@@ -33,6 +35,10 @@ BY_HAND: ByHand = {
     "made anew": Sub(_COPY, "pass\n            self.optimizer._init_sub_optimizers()", 1),
     "for every optimizer": Sub(f"if {_OFFLOADS}:", "if True:"),
     "nothing comes first": Sub("            return\n", "            pass\n"),
+    "from the start of each weight": Sub("param_range.start : param_range.end", ": param_range.size"),
+    "the first group's copies alone": Sub(_ITEMS, f"[(it, {_INNER}[it]) for it in {_FIRST_GROUP}]", 1),
+    "the model's first group alone": Sub("(self.model_float16_groups,", "(self.model_float16_groups[:1],"),
+    "at the first load alone": Sub(f"if {_OFFLOADS}:", f"{_IS_FIRST}\n        if is_first and {_OFFLOADS}:"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.12.0", "0.19.2"), BY_HAND)]
 _HALVES = {

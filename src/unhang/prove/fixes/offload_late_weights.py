@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import sys
 from typing import Any
 
@@ -29,7 +30,7 @@ CASES = (
     Case("none-2", _TWO, DIFFERS, _AT, {"fraction": 0.0}),
     Case("main-params-2", _TWO, DIFFERS, _AT, {**_ALL, **_MAIN}, core=True),
     Case("overlapped-2", _TWO, DIFFERS, _AT, {**_ALL, _OVERLAP: True}),
-    Case("stepped-2", _TWO, DIFFERS, _AT, {**_HALF, **_STEPPED}),
+    Case("stepped-2", _TWO, DIFFERS, _AT, {**_HALF, "late": [True, True]}),
     Case("aware-2", _TWO, DIFFERS, _AT, {**_HALF, **_AWARE}, core=True),
     Case("aware-blockwise", _ONE, DIFFERS, _AT, {**_ALL, **_AWARE, _RECIPE: "blockwise"}, core=True),
     Case("aware-stepped", _ONE, DIFFERS, _AT, {**_ALL, **_AWARE, **_STEPPED}),
@@ -152,7 +153,8 @@ def wrong(case: Case, ranks: list[tuple[list[list[float]], str]]) -> str:
             param.grad = number * gradients[name]
         updates.step()
     due = [param.detach().bfloat16().flatten().tolist() for param in params.values()]
-    return next((f"{_AT} {it[0][:3]} after a step, due {due[0][:3]}" for it, _ in ranks if it != due), "")
+    each = [pair for weights, _ in ranks for pair in zip(weights, due)]
+    return next((f"{_AT} {it[:3]} after a step, due {to[:3]}" for it, to in each if it != to), "")
 
 
 def right(case: Case, ranks: list[tuple[list[list[float]], str]]) -> str:
@@ -164,6 +166,8 @@ def _weights() -> list[dict[str, Any]]:
     """Return the weights to start from, those to load, which bfloat16 rounds, and the gradients."""
     import torch
 
-    sizes = {"one": torch.arange(12.0).view(4, 3), "two": torch.arange(10.0).view(5, 2)}  # no rank's part ends with one
-    kinds = [(it / 8, 2.003 + 0.037 * it, it % 3 - 1.5) for it in sizes.values()]
-    return [dict(zip(sizes, kind)) for kind in zip(*kinds)]
+    # two ranks share the second, half is offloaded on each, and a vector has a group of its own
+    shapes = {"one": (4, 3), "two": (50, 2), "vector": (6,)}
+    every = [torch.arange(float(math.prod(shape))).view(shape) for shape in shapes.values()]
+    kinds = [(it / 8, 2.003 + 0.037 * it, it % 3 - 1.5) for it in every]
+    return [dict(zip(shapes, kind)) for kind in zip(*kinds)]
