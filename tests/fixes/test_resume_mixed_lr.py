@@ -20,6 +20,7 @@ REFUSED = sources.edits(CASES[0], [_SOUGHT])
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _PICK, _NAMES = "max(alike[place:] + alike[:place], key=near)", '{"params", "lr", "weight_decay", "step", '
+_OLD = "param_groups_map[needed_groups]"
 BY_HAND: ByHand = {
     "the last, as before": Sub(_PICK, "alike[-1]"),
     "by place alone": Sub(_PICK, "[*alike[place:], alike[-1]][0]"),
@@ -30,8 +31,12 @@ BY_HAND: ByHand = {
     "one and the same object": Sub(f"dict({_PICK})", _PICK),
     "by the flag of 0.15": Sub("flag or ", "True or "),
     "without the flag of 0.15": Sub("flag or ", ""),
+    "by the place among all": Sub("[keys_of(one) for one in current[:index]].count(keys_of(own))", "index"),
+    "with its own final rate": Sub(f"dict({_PICK})", f'{{**{_PICK}, "min_lr": own["min_lr"]}}'),
 }
-MUTANTS = [Mutants("megatron-core", ("0.18.2",), BY_HAND, function=it) for it in _FUNCTIONS]
+_TWICE = {"without states alone": Sub(f"dict({_PICK})", f"{_OLD} if self.optimizer.state else dict({_PICK})")}
+_EACH = zip(_FUNCTIONS, (BY_HAND, {**BY_HAND, **_TWICE}))
+MUTANTS = [Mutants("megatron-core", ("0.18.2",), by_hand, function=it) for it, by_hand in _EACH]
 _BY_FLAG = dict.fromkeys(("decoupled-lr", "decoupled-lr-2", "decoupled-lr-whole"), ("passed", ""))
 _HALF = Other(without(r"max\(.*near\)", "alike[-1]"), ("decoupled-lr",), only=("0.18.2", "0.16.1"))
 _RUN = [Release("0.18.2", core=True), Release("0.16.1"), Release("0.14.0", otherwise=_BY_FLAG)]

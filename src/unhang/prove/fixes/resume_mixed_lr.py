@@ -28,10 +28,13 @@ _KINDS: dict[str, list[dict[str, Any]]] = {
     "final rates": [_BASE, {**_BASE, "min_lr": 0.009}, _NORM],
     "betas": [_BASE, {**_BASE, "betas": (0.5, 0.9)}, _NORM],
     "one rate twice": [_BASE, _BASE, _NORM],
+    "norm second": [_BASE, _NORM, {**_BASE, "max_lr": 0.05}],
     "keys": [_BASE, {**_BASE, "wd_mult": 0.5}, _NORM],
 }
-"""What sets each weight's group apart. Only those of the last differ in the keys."""
+"""What sets each weight's group apart. Only those of the last all differ in the keys."""
 _CHANGED = ("reversed", "doubled", "another torch", "from 0.15")
+_ONE = "another torch for one", 1  # so that two groups of "one rate twice" are nearest to one and the same
+_MORE = ("norm second", "doubled"), ("one rate twice", _ONE[0])
 
 
 def _case(name: str, ranks: int, kind: str = "rates", how: str = "again", core: bool = False, **options: Any) -> Case:
@@ -52,16 +55,15 @@ CASES = (
     _case("not-resumed", 1, how="fresh", core=True, own=False),
 )
 GRID = [
-    _case(f"{kind}, {how}, {ranks}", ranks, kind, how, of=[_LOAD if ranks else _FILTER])
+    _case(f"{kind}, {how}, {ranks}", ranks, kind, how, of=[_LOAD if ranks else _FILTER], twice=ranks > 1)
     for ranks in (0, 1, 2)
     for kind in _KINDS
-    for how in ("again", "NeMo's names", *_CHANGED)
-    if how == "again" or kind in ("three rates", "keys")
+    for how in ("again", "NeMo's names", _ONE[0], *_CHANGED)
+    if how == "again" or (kind in ("three rates", "keys") and how != _ONE[0]) or (kind, how) in _MORE
 ]
 _OTHER = "another optimizer, format or dtype than these"
 HELD = {
     "key not in loaded_groups_map|pre_{key}": "a group that no saved one goes with is refused",
-    r"optimizer\.state\) == 0": "no group has a part in states that are there",
     r"fsdp|Hybrid|steps|in g$|aware|remainders|numel|offload|param_to|APEX|scaler|fp16|_state|sharding|flag or": _OTHER,
 }
 YOURS = _case("yours", 1, own=False)
@@ -119,6 +121,7 @@ class _Job:
         from megatron.core.transformer.transformer_config import TransformerConfig
 
         self.how, self.sharded = case.options["how"], case.options["sharded"]
+        self.is_twice = case.options.get("twice", False)
         model = torch.nn.ParameterList(_numbers(0))
         self.weights = [*model]
         self.weights[1].is_embedding_or_output_parameter = True
@@ -129,7 +132,7 @@ class _Job:
         lr_mult = "pre_lr_mult" if self.how == "NeMo's names" else "lr_mult"
         keys = {"wd_mult": 1.0, lr_mult: 1.0, "is_expert_parallel": False, "is_decoupled_lr": False}
         every = zip(_KINDS[case.options["kind"]], self.weights)
-        groups = [{**keys, **own, "max_lr": own["max_lr"] * factor, "params": [it]} for own, it in every]
+        groups = [{**keys, **own, **{name: own[name] * factor for name in _BASE}, "params": [it]} for own, it in every]
         made_by = (lambda *_, **__: groups) if case.options.get("own", True) else optimizer._get_param_groups
         wrapped = [distributed.DistributedDataParallel(config, parallel, model)]
         with patch.object(optimizer, "_get_param_groups", made_by):
@@ -148,9 +151,10 @@ class _Job:
         groups[:] = groups[::-1] if self.how in ("reversed", "another torch") else groups
         for place, group in enumerate(groups):
             group["params"] = [place]
-            group |= {"foreach": False} if self.how == "another torch" else {}
+            group |= {"foreach": False} if self.how == "another torch" or (self.how, place) == _ONE else {}
             group |= {"is_decoupled_lr": group["max_lr"] == 0.1} if self.how == "from 0.15" else {}
-        self.optimizer.load_state_dict(saved)
+        for _ in range(1 + self.is_twice):  # as for a distributed checkpoint: states are there at the second time
+            self.optimizer.load_state_dict(copy.deepcopy(saved))
         for group, its in zip(self.optimizer.param_groups, other.optimizer.param_groups * self.sharded):
             for mine, theirs in zip(group["params"], its["params"]):
                 self.optimizer.optimizer.state[mine] = copy.deepcopy(other.optimizer.optimizer.state[theirs])
