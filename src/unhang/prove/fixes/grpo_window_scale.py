@@ -28,7 +28,7 @@ _AROUND = ("trl", "transformers", "accelerate", "datasets", "huggingface_hub", "
 _ABSENT = ("bitsandbytes", "jmespath", "liger_kernel", "peft", "rich", "trackio", "vllm", "wandb")
 _LENGTHS = {1: ((3, 7), (6, 4), (8, 2)), 2: ((1, 2, 4, 3), (3, 1, 1, 5), (6, 1, 2, 1))}
 """The tokens of each answer of a micro-batch, of all ranks; as many in each, so that a window's share is exact."""
-_TOKENS, _MOST, _BONUS = 10, 8, 0.5
+_MOST, _BONUS = 8, 0.5
 
 
 def _case(name: str, generation: int, window: int, *, core: bool = False, ranks: int = 1, **more: Any) -> Case:
@@ -52,7 +52,12 @@ GRID = [
     _case("an evaluation", 4, 2, is_evaluation=True),
     _case("the last step of an epoch is shorter", 2, 4, rest=2),
     _case("a tool's tokens", 4, 2, has_tools=True),
-    _case("cispo", 4, 2, loss="cispo"),
+    _case("a reference model", 4, 2, beta=0.04),
+    _case("vllm", 4, 2, use_vllm=True),
+    *(_case(loss, 4, 2, loss=loss) for loss in ("cispo", "vespo")),
+    _case("more tokens than half a float holds", 4, 2, lengths=(65_601, 6)),
+    _case("a lone token on two", 1, 1, ranks=2, lengths=(1, 0, 0, 0)),
+    _case("all answers are cut off", 1, 1, lengths=(0, 0)),
     *(_case(f"a bonus for entropy, in steps of {window}", 3, window, has_bonus=True) for window in (1, 3)),
 ]
 HELD = {r"^(?!.*model\.training).*": "of each token's loss, of what is logged, or of what has another divisor"}
@@ -87,12 +92,17 @@ def on_rank(case: Case, rank: int) -> list[Any]:
     """Return a rank's gradient of each optimizer step; of each micro-batch in an evaluation."""
     import torch
 
-    trainer, (_, source), given = _trainer(case), _kind(case), case.options
+    trainer, (kind, source), given = _trainer(case, rank), _kind(case), case.options
+    tokens = sum(_lengths(case, 0)) * (1 if given.get("is_evaluation") else given["generation"])
+    if "loss_mask.sum()" not in inspect.getsource(sys.modules[kind.__module__]):
+        tokens = max(1, tokens)  # before 1.9.0, those of an answer that was cut off counted, too
     (scored,) = re.findall(r"^ *(.+) = self._get_per_token_logps_and_entropies", source, re.MULTILINE)
     theta, steps = torch.zeros(3, requires_grad=True), []
-    for first, count in _windows(case):
+    for step, (first, count) in enumerate(_windows(case)):
+        trainer.state = SimpleNamespace(global_step=step, epoch=float(step))
         trainer.current_gradient_accumulation_steps = given["window"] if given.get("is_evaluation") else count
         for number in range(first, first + count):
+            trainer.accelerator.sync_gradients = number == first + count - 1
             values, mask, advantages = _batch(case, number, rank)
             logps, ones = values @ theta, torch.ones_like(mask)
             scores = (logps, values.sum(2) * theta.sum(), None)[: 1 + scored.count(",")]
@@ -100,11 +110,13 @@ def on_rank(case: Case, rank: int) -> list[Any]:
             inputs = {"prompt_ids": ones, "prompt_mask": ones, "completion_ids": ones, "completion_mask": mask}
             if given.get("has_tools") and "tool_mask" in source:
                 inputs.update(completion_mask=ones, tool_mask=mask)
-            tokens = torch.tensor(_TOKENS * (1 if given.get("is_evaluation") else given["generation"]))
             if "advantages.unsqueeze" not in source:
                 advantages = advantages[:, None]
-            inputs.update(advantages=advantages, num_items_in_batch=tokens, sampling_per_token_logps=logps.detach())
-            trainer._compute_loss(None, inputs).backward()
+            before = dict.fromkeys(("sampling_per_token_logps", "ref_per_token_logps"), logps.detach())
+            inputs.update(before, advantages=advantages, num_items_in_batch=torch.tensor(tokens))
+            inputs.update(importance_sampling_ratio=torch.ones_like(logps) if given.get("use_vllm") else None)
+            trainer._buffered_inputs = [inputs] * given["generation"]
+            trainer._compute_loss(trainer.model, inputs).backward()
         steps.append(theta.grad)
         theta.grad = None
     return steps
@@ -130,17 +142,22 @@ def _kind(case: Case) -> tuple[Any, str]:
     return kind, inspect.getsource(kind._compute_loss)
 
 
-def _trainer(case: Case) -> Any:
+def _trainer(case: Case, rank: int) -> Any:
     import torch
 
     kind, _ = _kind(case)
     trainer, given = object.__new__(kind), case.options
     alike = dict.fromkeys(("gather", "gather_for_metrics", "reduce"), lambda it, **_: it)
+    window, ranks = {"gradient_accumulation_steps": given["window"]}, case.topology.world
+    vespo = {f"vespo_{name}": 2.0 for name in ("k_pos", "k_neg", "lambda_pos", "lambda_neg")}
+    rows = {"per_device_train_batch_size": 2, "generation_batch_size": 2 * ranks * given["generation"]}
+    sizes = {"steps_per_generation": given["generation"], "num_iterations": ranks, **window, **rows}
     vars(trainer).update(
-        accelerator=SimpleNamespace(num_processes=case.topology.world, sync_gradients=True, **alike), beta=0.0,
-        model=SimpleNamespace(training=not given.get("is_evaluation")), tools=given.get("has_tools"), use_vllm=False,
-        args=SimpleNamespace(steps_per_generation=given["generation"], delta=None), top_entropy_quantile=1.0,
-        loss_type=_loss(case), aux_loss_enabled=False,
+        accelerator=SimpleNamespace(num_processes=ranks, is_main_process=rank == 0, **window, **alike),
+        args=SimpleNamespace(**sizes, **vespo, delta=None, use_bias_correction_kl=False), num_iterations=ranks,
+        model=SimpleNamespace(training=not given.get("is_evaluation")), tools=given.get("has_tools"),
+        use_vllm=given.get("use_vllm", False), vllm_importance_sampling_correction=True, beta=given.get("beta", 0.0),
+        loss_type=_loss(case), aux_loss_enabled=False, top_entropy_quantile=1.0,
         _metrics=defaultdict(lambda: defaultdict(list)), importance_sampling_level="token", epsilon_low=0.2,
         epsilon_high=2.0, off_policy_mask_threshold=None, use_adaptive_entropy=False, entropy_coef=_BONUS,
         _entropy_bonus_enabled=given.get("has_bonus"), divergence_type="", clip_ratio_c=2.0,
@@ -164,13 +181,20 @@ def _windows(case: Case) -> list[tuple[int, int]]:
     return [(first, min(window, end - first)) for first in range(0, end, window)]
 
 
+def _lengths(case: Case, number: int) -> Sequence[int]:
+    """Return the tokens of each answer of a micro-batch."""
+    lengths: Sequence[int] = case.options.get("lengths", _LENGTHS[case.topology.world][number % 3])
+    return lengths
+
+
 def _batch(case: Case, number: int, rank: int) -> tuple[Any, Any, Any]:
     """Return the slopes of a rank's log probabilities, which of them count, and the advantages."""
     import torch
 
-    lengths, drawn = torch.tensor(_LENGTHS[case.topology.world][number % 3]), torch.Generator().manual_seed(number)
-    values, advantages = (torch.randn(len(lengths), *more, generator=drawn) for more in ((_MOST, 3), ()))
-    mask = (torch.arange(_MOST) < lengths[:, None]).float()
+    lengths, drawn = _lengths(case, number), torch.Generator().manual_seed(number)
+    most = max(_MOST, *lengths)
+    values, advantages = (torch.randn(len(lengths), *more, generator=drawn) for more in ((most, 3), ()))
+    mask = (torch.arange(most) < torch.tensor(lengths)[:, None]).float()
     return tuple(it[2 * rank : 2 * rank + 2] for it in (values, mask, advantages))
 
 
@@ -183,7 +207,7 @@ def _due(case: Case) -> list[Any]:
         for number, rank in itertools.product(range(first, first + count), ranks):
             values, mask, advantages = _batch(case, number, rank)
             terms = -advantages[:, None, None] * values - bonus * values.sum(2)[:, :, None]
-            share = mask / (_TOKENS * count)
+            share = mask / max(1, sum(_lengths(case, number)) * count)
             if _loss(case) == "grpo":
                 share = mask / mask.sum(1)[:, None] / (2 * len(ranks) * count)
             total = total + (terms * share[:, :, None]).sum((0, 1))
