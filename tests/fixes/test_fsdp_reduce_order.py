@@ -37,6 +37,9 @@ _BY = {
     "what is ready": f"len(self.bucket_grad_ready_params[{_BUCKET}])",
     "name": "self.buffer.param_to_name[p]",
     "the last": f"-{_BUCKET}",
+    "8 at most": f"min({_BUCKET}, 8)",
+    "6 bits": f"{_BUCKET} & 63",
+    "unit": f"self.buffer.parameter_groups[{_BUCKET}].fsdp_unit_id or 0",
 }
 BY_HAND: ByHand = {
     **{f"by {name}": Sub(_BUCKET, key) for name, key in _BY.items()},

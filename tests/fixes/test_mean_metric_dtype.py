@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import Mutants, each
+from mutants.by_hand import Mutants, Sub, each
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, sources
 from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
@@ -34,19 +34,27 @@ _BY_HAND = {
     "torch.float32": (
         *(f"torch.float64 if {it} else torch.float32" for it in (*_DOUBLE_IF, "True")),
         *(f"None if {it} else torch.float32" for it in (*_NONE_IF, "True")),
+        *("torch.float16", "torch.bfloat16"),
     ),
     "device=self.device": ("device='cpu'",),
     ", device=self.device": ("",),
     "self.state, self.count]": (
         *("self.count, self.state]", "self.state, self.state]", "self.count, self.count]", "self.state, 0]"),
         *("0.0, self.count]", "self.state / max(self.count, 1), self.count]"),
+        *("int(self.state), self.count]", "round(float(self.state), 4), self.count]"),
     ),
     _NEW: (
         *("torch.tensor([float(self.state), self.count], device=self.device)", f"{_NEW} and {_NEW}"),
         f"{_NEW} if self.count else torch.tensor([0, 0], device=self.device)",
     ),
 }
-MUTANTS = [Mutants("ms-swift", ("3.8.0", "4.3.0"), each(_BY_HAND))]
+_ONCE = """\
+if getattr(self, 'done', False):
+                return {'value': self.state / max(self.count, 1)}
+            self.done = True
+            tensor = torch"""
+_EVERY = {**each(_BY_HAND), "only in the first window": Sub("tensor = torch", _ONCE)}
+MUTANTS = [Mutants("ms-swift", ("3.8.0", "4.3.0"), _EVERY)]
 _HALVES = {
     "half: a dtype without an update alone": Other(
         without(r"torch\.float32", "None if self.count else torch.float32"), ("seq-2", "seq-2-gloo")

@@ -44,6 +44,8 @@ BY_HAND: ByHand = {
     "the minimum of the maxima": Sub("ReduceOp.MAX", "ReduceOp.MIN"),
     "the sum of the maxima": Sub("ReduceOp.MAX", "ReduceOp.SUM"),
     "the maxima of other ranks": Sub("group=tp_group", "group=mpu.get_data_parallel_group()"),
+    "a maximum of zero or more": Sub("keepdim=True)[0]", "keepdim=True)[0].clamp(min=0)"),
+    "the sum in float64": Sub("exp_logits.sum(", "exp_logits.double().sum("),
     "the logits without a gradient": Sub(_EXPONENTIALS, "torch.exp(logits.detach() - logits_max)"),
     "only the shift detached": (Sub(_MAXIMUM, "logits"), Sub(_EXPONENTIALS, "torch.exp(logits - logits_max.detach())")),
     "a shift before the exponentials alone": Sub("log_softmax = logits - logits_max", "log_softmax = logits"),
@@ -57,6 +59,8 @@ BY_HAND: ByHand = {
     "the gradient summed in another group": Sub(_GRADIENT, f"{_GRADIENT[:-1]}, mpu.get_data_parallel_group())"),
     "the exponentials summed": Sub(_GRADIENT, f"sum_exp = {_COPY}(exp_logits)"),
     "the result's gradient": (Sub(_GRADIENT, "pass"), Sub("return log_softmax", f"return {_COPY}(log_softmax)")),
+    "only with a batch": Sub(_GRADIENT, f"if logits.dim() == 3:{_ROW}    {_GRADIENT}"),
+    "only with several tokens": Sub(_GRADIENT, f"if sum_exp.numel() > 1:{_ROW}    {_GRADIENT}"),
     "only with two shards": Sub(_GRADIENT, f"if tp_size == 2:{_ROW}    {_GRADIENT}"),
     "only with more than two shards": Sub(_GRADIENT, f"if tp_size > 2:{_ROW}    {_GRADIENT}"),
 }

@@ -9,7 +9,7 @@ from unhang.prove.fixes import mean_metric_dtype as proof
 
 _CASES = {case.name: case for case in proof.CASES}
 _FLOAT, _DOUBLE = "torch.float32 on cpu", "torch.float64 on cpu"
-_FINE: proof.Seen = ([_FLOAT], 0.5, (1, 2), 2)
+_FINE: proof.Seen = ([_FLOAT], [(0.5, 1, 2)], 2)
 
 
 def test_some_ranks_update_the_metric_and_others_do_not() -> None:
@@ -27,9 +27,9 @@ def test_some_ranks_update_the_metric_and_others_do_not() -> None:
         (([_DOUBLE], *_FINE[1:]), f"rank 1 reduces {[_DOUBLE]}, and rank 0 {[_FLOAT]}"),
         (([], *_FINE[1:]), f"rank 1 reduces [], and rank 0 {[_FLOAT]}"),
         (([_FLOAT, _FLOAT], *_FINE[1:]), f"rank 1 reduces {[_FLOAT, _FLOAT]}, and rank 0"),
-        (([_FLOAT], 0.75, (1, 2), 2), "rank 1 returns 0.75, then 2; the mean is 0.5"),
-        (([_FLOAT], 0.5, (2, 4), 2), "rank 1 returns 0.5, then 2; the mean is 0.5"),
-        (([_FLOAT], 0.5, (1, 2), 3), "rank 1 returns 0.5, then 3; the mean is 0.5"),
+        (([_FLOAT], [(0.75, 1, 2)], 2), "rank 1 returns [(0.75, 1, 2)], then 2; the means are [(0.5, 1, 2)]"),
+        (([_FLOAT], [(0.5, 2, 4)], 2), "rank 1 returns [(0.5, 2, 4)], then 2; the means are [(0.5, 1, 2)]"),
+        (([_FLOAT], [(0.5, 1, 2)], 3), "rank 1 returns [(0.5, 1, 2)], then 3; the means are [(0.5, 1, 2)]"),
     ],
 )
 def test_every_rank_reduces_one_dtype_and_returns_the_mean(second: proof.Seen, wrong: str) -> None:
@@ -38,9 +38,16 @@ def test_every_rank_reduces_one_dtype_and_returns_the_mean(second: proof.Seen, w
     assert bool(found) == bool(wrong)
 
 
+def test_a_second_window_has_a_mean_of_its_own() -> None:
+    both = _CASES["seq-2"]._replace(options={**_CASES["seq-2"].options, "windows": 2})
+    two = [_FLOAT, _FLOAT], [*_FINE[1], (2**-17, 2**-16 * 70_001, 140_002)], 2
+    assert not proof.wrong(both, [two, two])
+    assert proof.wrong(both, [_FINE, _FINE])  # the second reduces nothing
+
+
 def test_a_job_without_a_group_reduces_nothing_and_a_device_without_float64_no_double() -> None:
     case = _CASES["seq-1"]
-    alone: proof.Seen = ([], 0.5, (1, 2), 1)
+    alone: proof.Seen = ([], [(0.5, 1, 2)], 1)
     assert not proof.wrong(case._replace(options={**case.options, "place": "no group"}), [alone])
     strict = case._replace(options={**case.options, "place": "no float64"})
     assert not proof.wrong(strict, [([_FLOAT], *alone[1:])])

@@ -38,7 +38,10 @@ GRID = [
         f"{ranks} ranks, {towers} towers, {strategy}{', a head' * head}{'' if differ else ', one order'}",
         Topology(dp=ranks),
         DIFFERS if differ and towers > 1 else PASSED,
-        options={"rows": (16,) * towers, "deep": towers < 4, "differ": differ, "strategy": strategy, "head": head},
+        options={
+            **{"rows": (16,) * towers, "deep": towers < 4, "differ": differ, "strategy": strategy, "head": head},
+            **{"tied": towers == 4 and head, "between": 62 * (towers == 4 and not head)},
+        },
     )
     for ranks, towers, strategy, head, differ in (
         (2, 1, "optim_grads_params", False, True),
@@ -114,12 +117,13 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
     strategy = {"data_parallel_sharding_strategy": case.options.get("strategy", "optim_grads_params")}
     # gloo cannot scale what it reduces: without this the loss of each token counts the same
     config = TransformerConfig(num_layers=1, hidden_size=_HIDDEN, num_attention_heads=1, calculate_per_token_loss=True)
+    is_deep = case.options.get("deep")
     orders = _ORDERS[len(case.options["rows"])]
     wrapped = _wrapper()(
         config=config,
         ddp_config=DistributedDataParallelConfig(**dict.fromkeys(known.intersection(_ON), True), **strategy),
         module=_model(case, orders[rank % 2 and case.options.get("differ", True)]),
-        fsdp_unit_modules=[torch.nn.Sequential if case.options.get("deep") else torch.nn.Embedding],
+        fsdp_unit_modules=[torch.nn.Sequential if is_deep or case.options.get("tied") else torch.nn.Embedding],
         device=torch.device(shims.DEVICE),
     )
     wrapped(rank).backward()
@@ -145,9 +149,12 @@ def _model(case: Case, order: Sequence[int] = ()) -> Any:
     model, towers = Model(), [torch.nn.Embedding(number, _HIDDEN) for number in case.options["rows"]]
     if case.options.get("deep"):
         towers = [torch.nn.Sequential(it, torch.nn.Linear(_HIDDEN, _HIDDEN, bias=False)) for it in towers]
+    frozen = [torch.nn.Embedding(1, _HIDDEN) for _ in range(case.options.get("between", 0))]
+    if frozen:  # between two pairs of towers, whose buckets then have numbers as far apart as in a large model
+        model.first = torch.nn.ModuleList([*towers[:2], *frozen])
     model.towers = torch.nn.ModuleList(towers)
     model.head = torch.nn.Sequential(*[torch.nn.Linear(_HIDDEN, _HIDDEN)] * case.options.get("head", False))
-    for layer in model.head:
+    for layer in (*frozen, *model.head):
         layer.weight.requires_grad_(False)
     for it in model.parameters():
         it.data = torch.randint(-3, 4, it.shape).float()  # so that no sum rounds
@@ -162,6 +169,7 @@ def _model(case: Case, order: Sequence[int] = ()) -> Any:
             if all((*dict.fromkeys(each[::-1]),) == order[::-1] for each in orders):
                 for it, (part, _) in zip(chosen, places):
                     it.data, part.weight = part.weight.data, it
+                    it.shared_embedding = case.options.get("tied", False)  # then each has a bucket, in no unit
                 return model
     return model
 

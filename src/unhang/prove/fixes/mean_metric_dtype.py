@@ -44,18 +44,22 @@ _WANTED = [[1, 2, 3, 4], [1, 2, 3, 4]]
 _ROWS = {"some right": [[1, 2, 3, 4], [1, 2, 3, 9]], "none right": [[9, 9, 9, 9], [9, 9, 9, 9]]}
 _SUMS = {"some right": {"seq": (1, 2), "token": (7, 8)}, "none right": {"seq": (0, 2), "token": (0, 8)}}
 """How many sequences, or tokens, are right, and of how many."""
+_LOSS, _MANY = 2.0**-17, 70_001
+"""In a second window each rank logs a loss, and how many tokens have it: no sum of them rounds in float32."""
 _EACH = itertools.product((1, 2), [False], ("seq", "token"), _UPDATES, _PLACES, _ROWS, (None, 0))
 _IN_PAIRS = itertools.product((4,), [True], ("seq", "token"), _UPDATES, _PLACES[:2])
 YOURS = Case("yours", Topology(), DIFFERS, _FLOAT64, _SEQ)
 RULED_OUT = ("world", "one process has no other to disagree with")
-Seen = tuple[list[str], "float | None", tuple[float, float], float]
-"""What a rank reduced (dtype and device), the value, the metric's sums then, and a sum of ones afterwards."""
+Seen = tuple[list[str], "list[tuple[float | None, float, float]]", float]
+"""What a rank reduced (dtype and device), each window's value and the metric's sums, and a sum of ones afterwards."""
 
 
 def _setting(ranks: int, *given: Any) -> Case:
     """Return a case, which goes wrong if the untouched ranks do not all reduce float32."""
     options = dict(zip(("pairs", "strategy", "updates", "place", "rows", "nan"), given))
-    case, place = Case(f"{ranks} ranks, {given}", Topology(dp=ranks), PASSED, options=options), options["place"]
+    place = options["place"]
+    options["windows"] = 1 if place == "meta" else 2  # there, nothing is reduced, and the first ends the case
+    case = Case(f"{ranks} ranks, {given}", Topology(dp=ranks), PASSED, options=options)
     kinds = {has_any and options["strategy"] == "seq" for has_any in _updating(case)}
     is_wrong = len(kinds) == 2 or (kinds == {True} and place == "no float64")
     return case._replace(untouched=DIFFERS if is_wrong and place != "no group" else PASSED)
@@ -101,7 +105,7 @@ def on_rank(case: Case, rank: int) -> Seen:
     import torch
     import torch.distributed as dist
 
-    job, reduced, reduce, value = _job(case), [], dist.all_reduce, None
+    job, reduced, logged, reduce = _job(case), [], [], dist.all_reduce
     metric = _first(_MEAN).MeanMetric(nan_value=job.nan)
     metric.device, metric.group = job.device, _pairs()[rank // 2] if job.pairs else None
     if _is_updated(job, rank):
@@ -121,15 +125,19 @@ def on_rank(case: Case, rank: int) -> Seen:
         patch.object(dist, "is_initialized", lambda: job.place != "no group"),
         suppress(EOFError),
     ):
-        value = metric.compute()["value"]
+        for window in range(job.windows):
+            if window:
+                metric.reset()
+                metric.update(torch.full((_MANY,), _LOSS))
+            logged.append((metric.compute()["value"], float(metric.state), float(metric.count)))
     one = torch.ones(1)
     dist.all_reduce(one)
-    return reduced, value, (float(metric.state), float(metric.count)), float(one)
+    return reduced, logged, float(one)
 
 
 def _job(case: Case) -> Any:
     """Return the options of a case, all given, and what follows from them."""
-    given = {**_USUAL, "feature": True, **case.options}
+    given = {**_USUAL, "feature": True, "windows": 1, **case.options}
     given["size"] = 2 if given["pairs"] else case.topology.world
     given["joins"] = given["feature"] and given["place"] != "no group"
     return SimpleNamespace(**given, device="meta" if given["place"] == "meta" else shims.DEVICE)
@@ -150,21 +158,22 @@ def wrong(case: Case, ranks: Sequence[Seen]) -> str:
     """Return what is wrong with what the ranks did; empty where nothing is."""
     job, (first, *_) = _job(case), ranks[0]
     for rank, (reduced, *_) in enumerate(ranks):
-        if len(reduced) != job.joins or reduced != first:
+        if len(reduced) != job.joins * job.windows or reduced != first:
             return f"rank {rank} reduces {reduced}, and rank 0 {first}"
         is_too_wide = job.place == "no float64" and "float64" in str(first)
         if is_too_wide or not all(it.endswith(f" on {job.device}") for it in first):
             return f"rank {rank} reduces {reduced}, which is not for its device"
-    for rank, (_, value, sums, after) in enumerate(ranks if job.place != "meta" or not job.joins else ()):
+    for rank, (_, logged, after) in enumerate(ranks if job.place != "meta" or not job.joins else ()):
         peers = range(job.size) if job.joins else [rank]
         updates = [_SUMS[job.rows][job.strategy] for it in peers if _is_updated(job, it)]
         state, count = (sum(of) for of in zip((0, 0), *updates))
-        mean = state / count if count else job.nan
-        if (value, sums, after) != (mean, (state, count), len(ranks)):
-            return f"rank {rank} returns {value}, then {after}; the mean is {mean}"
+        many = len(peers) * _MANY
+        due = [(state / count if count else job.nan, state, count), (_LOSS, _LOSS * many, many)][: job.windows]
+        if (logged, after) != (due, len(ranks)):
+            return f"rank {rank} returns {logged}, then {after}; the means are {due}"
     return ""
 
 
 def right(case: Case, ranks: Sequence[Seen]) -> str:
     """Return what was seen."""
-    return f"every rank returns {ranks[0][1]}"
+    return f"every rank returns {ranks[0][1][0][0]}"

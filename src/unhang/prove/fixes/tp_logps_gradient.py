@@ -40,13 +40,18 @@ CASES = (
     Case("grpo-tp2-no-gradient", _TWO, PASSED, options={**_GRPO, "grad": False}, core=True),
 )
 _KINDS = {"plain": {}, "peaked": _PEAKED, "batch": _BATCH, "far": {"far": 100.0}, "apart": {"apart": 10.0}}
+_OF_GKD = {"peaked": {"tokens": 1}, "batch": {"transposed": True, "flat": False}, "far": {"far": -150.0}}
+"""What differs in GKD. Its loss takes the logits of chunks of tokens, without a batch, and the last may be of one."""
 GRID = [
     Case(
         f"{loss}, {kind}, {'gradient' if grad else 'no gradient'}, TP {topology.tp}, DP {topology.dp}",
         topology,
         DIFFERS if grad and topology.tp > 1 else PASSED,
         # of GRPO's functions none takes such a view from ms-swift 4.6 on
-        options={"loss": loss, "grad": grad, **_KINDS[kind], "transposed": kind == "batch" and loss == "gkd"},
+        options={
+            **{"loss": loss, "grad": grad, **_KINDS[kind], "transposed": False},
+            **({"flat": True, **_OF_GKD.get(kind, {})} if loss == "gkd" else {}),
+        },
     )
     for topology, loss, kind, grad in itertools.product(_SIZES, ("grpo", "gkd"), _KINDS, (True, False))
 ]
@@ -99,6 +104,8 @@ def _compared(case: Case, ranks: Sequence[tuple[Any, Any, Any]]) -> Iterator[tup
         values = log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1) * (labels != -100)
     (values * factors).sum().backward()
     near = 1e-4 if {"far", "apart"} & {*case.options} else 1e-5
+    for dtype in {rank[0].dtype for rank in ranks} - {values.dtype}:
+        yield f"the values are {dtype}", False
     apart = max(float((rank[0] - values).abs().max()) for rank in ranks)
     yield f"the values are {apart:.0e} from those of one process", apart < near * max(1.0, float(values.abs().max()))
     replicas = range(0, len(ranks), case.topology.tp) if case.options.get("grad", True) else ()
@@ -127,8 +134,11 @@ def on_rank(case: Case, rank: int) -> tuple[Any, Any, Any]:
         logits = hidden @ weight.t() + case.options.get("far", 0.0) * (1 + 1.5 * replica) + slope[shard]
         if case.options.get("transposed"):  # a view, as of a model that has the sequence first
             logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
+        if case.options.get("flat"):
+            logits, teacher = logits.flatten(0, 1), teacher.flatten(0, 1)
         if case.options["loss"] == "gkd":
             values = module.vocab_parallel_kl_div(module.vocab_parallel_log_softmax(logits), teacher[..., shard])
+            values = values.view_as(factors)
         elif case.options.get("transposed"):
             values = module.vocab_parallel_gather_logps(logits, labels)
         else:  # with the entropy, which takes no such view
@@ -144,11 +154,11 @@ def _job(case: Case) -> tuple[Any, ...]:
     import torch
 
     torch.manual_seed(0)
-    tokens = (case.options.get("batch", 1), _TOKENS)
+    tokens = (case.options.get("batch", 1), case.options.get("tokens", _TOKENS))
     hidden = torch.randn(*tokens, _HIDDEN)
     weight = torch.randn(_VOCABULARY, _HIDDEN) * case.options.get("scale", 1.0) ** 0.5
     labels = torch.distributions.Categorical(logits=hidden @ weight.t()).sample()
-    labels[0, 4] = -100  # of a prompt
+    labels[0, 4:5] = -100  # of a prompt
     teacher = torch.log_softmax(torch.randn(*tokens, _VOCABULARY), -1)
     slope = torch.arange(_VOCABULARY) * case.options.get("apart", 0.0)  # shards may be far apart
     return hidden.requires_grad_(), weight.requires_grad_(), slope, labels, teacher, torch.randn(tokens)
