@@ -67,6 +67,7 @@ BY_HAND: ByHand = {
     "a plain average of two": _part("0.5"),
     "token-mean for all": Sub("response_mask, config.loss_agg_mode", "response_mask, 'token-mean'"),
     "another mode": Sub("response_mask, config.loss_agg_mode", "response_mask, 'seq-mean-token-sum'"),
+    "the number of ranks": _key('key: torch.distributed.get_world_size() if key == "dp_size" else data[key]'),
     "one rank": _key('key: 1 if key == "dp_size" else data[key]'),
     "two ranks": _key('key: 2 if key == "dp_size" else data[key]'),
     "the micro-batch's own tokens": _key('key: None if key == "batch_num_tokens" else data[key]'),
@@ -93,6 +94,14 @@ BY_HAND: ByHand = {
     "a mean of NaN where no token is": _zero(""),
     "a number where no token is": Sub("nothing, 0.0)", "nothing, 1.0)", 1),
     "the host waits for the device": Sub("~response_mask.any()", "not response_mask.any()"),
+    "nothing where one token is": Sub("~response_mask.any()", "response_mask.sum() < 2"),
+    "nothing where the first row has no token": Sub("~response_mask.any()", "~response_mask[0].any()"),
+    "nothing where the last row has no token": Sub("~response_mask.any()", "~response_mask[-1].any()"),
+    "nothing where no first token counts": Sub("~response_mask.any()", "~response_mask[:, 0].any()"),
+    "holes filled": Sub(
+        "response_mask, config.", "response_mask.flip(-1).long().cummax(-1)[0].flip(-1).bool(), config."
+    ),
+    "as narrow as the predictions": Sub("response_mask.float()", "torch.ones_like(vpreds)"),
     "nothing everywhere": Sub("~response_mask.any()", "response_mask.any()"),
     "never": _known("False"),
     "always": _known("True"),
