@@ -52,8 +52,11 @@ BY_HAND: ByHand = {
     "with one rank too": Sub(_IF, "if torch.is_grad_enabled():"),
     "with more than two": Sub("cp_group_size > 1", "cp_group_size > 2"),
     "with two alone": Sub("cp_group_size > 1", "cp_group_size == 2"),
+    "with four at most": Sub("cp_group_size > 1", "1 < cp_group_size <= 4"),
+    "with even sizes": Sub("cp_group_size > 1", "cp_group_size % 2 == 0"),
     "in evaluation too": Sub(_IF, "if cp_group_size > 1:"),
     "for a loss that needs a gradient on this rank": Sub("torch.is_grad_enabled()", "num_tokens > 0"),
+    "for a loss with a gradient": Sub("torch.is_grad_enabled()", "output_tensor.requires_grad"),
     "of any size": Sub(_SAME, "if cp_group is not None:"),
     "without asking for a group": Sub(_SAME, "if cp_group.size() == cp_group_size:"),
     "a group of None": Sub(_SAME, "if True:"),
@@ -64,12 +67,22 @@ BY_HAND: ByHand = {
     "of the default group": Sub(_SUM, "torch.distributed.all_reduce(cp_tokens)"),
     "not waited for": Sub(_SUM, f"{_SUM[:-1]}, async_op=True)"),
     "summed twice": Sub(_SUM, f"{_SUM}; {_SUM}"),
+    "summed once": Sub(_SCALE, f'cp_tokens = vars(config).setdefault("sum", cp_tokens); {_SCALE}'),
+    "summed once for each count": Sub(
+        _SUM, f"if vars(config).setdefault(str(num_tokens), cp_tokens) is cp_tokens: {_SUM}"
+    ),
+    "summed up": Sub(_SCALE, f'cp_tokens = config.sum = getattr(config, "sum", 0) + cp_tokens; {_SCALE}'),
     "the count is changed": Sub(_CLONE, "cp_tokens"),
     "in the type of the count": Sub("num_tokens, dtype=torch.float32", "num_tokens"),
+    "in integers": Sub("torch.float32", "torch.int64"),
+    "in bfloat16": Sub("torch.float32", "torch.bfloat16"),
+    "in the type of the loss": Sub("torch.float32", "output_tensor.dtype"),
     "not scaled": Sub(_SCALE, "pass"),
     "scaled too much": Sub(_SCALE, f"{_SCALE} * 2"),
+    "scaled out of place": Sub(_SCALE, "output_tensor = output_tensor * cp_group_size"),
     "scaled by the tokens": Sub(_SCALE, "output_tensor *= num_tokens"),
     "divided by its own": Sub("torch.clamp(cp_tokens", "torch.clamp(num_tokens"),
+    "divided by less than one": Sub("torch.clamp(cp_tokens, min=1)", "(cp_tokens + (cp_tokens == 0))"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.15.3", "0.19.2"), BY_HAND)]
 PROOFS = [

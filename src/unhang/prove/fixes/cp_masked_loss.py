@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _LENGTH, _WRONG = 16, "the gradient"
-_MASKS = {
+_MASKS: dict[str, Sequence[Sequence[float]]] = {
     "answer": ([0] * 14 + [1] * 2, [0] * 8 + [1] * 8),
-    "one": ([0] * 15 + [1], [0] * 5 + [1] + [0] * 10),
+    "one": ([0] * 15 + [1],),
+    "weights": ([0.0] * 13 + [300.25] * 3, [0.0] * 15 + [0.5]),
+    "long": ([0] * 14 + [65536] * 2, [0] * 8 + [16384] * 8),
     "even": ([0, 1] * 8, [1, 0] * 8),
     "all": ([1] * 16, [1] * 16),
     "heavy": ([5000] * 16, [5000] * 16),  # two ranks count 40000 each, and float16 ends at 65504
 }
-_TWO, _FOUR, _BOTH = Topology(cp=2), Topology(cp=4), Topology(cp=2, dp=2)
+_release: dict[str, int] = {}
+_TWO, _FOUR, _FIVE, _BOTH = Topology(cp=2), Topology(cp=4), Topology(cp=5), Topology(cp=2, dp=2)
 _ANSWER = {"mask": "answer", "batches": 1}
 CASES = (
     Case("cp2", _TWO, DIFFERS, _WRONG, _ANSWER, core=True),
@@ -56,14 +59,16 @@ GRID = [
             ("as many as a sample asks for", _FOUR, PASSED, "all", {"dynamic": 2}),
             ("sizes from parallel_state", _TWO, DIFFERS, "answer", {"given": False}),
             ("one rank, from parallel_state", Topology(dp=2), PASSED, "answer", {"given": False}),
-            ("a count in floats", _TWO, DIFFERS, "one", {"count": "float32"}),
+            ("a count in floats", _TWO, DIFFERS, "weights", {"count": "float32"}),
             ("a count in halves", _TWO, PASSED, "heavy", {"count": "float16"}),
+            ("a constant where no token counts", _FIVE, DIFFERS, "answer", {"constant": True}),
+            ("a report in the memory of the loss", _TWO, DIFFERS, "answer", {"shared": True, "beyond": True}),
             ("even", _FOUR, PASSED, "even", {}),
             ("two values", _TWO, PASSED, "answer", {"loss": "two"}),
             ("a count of one", _TWO, PASSED, "answer", {"loss": "one"}),
             ("data that is no loss", _TWO, PASSED, "all", {"loss": "data"}),
             ("other losses", _TWO, DIFFERS, "answer", {**_MORE, "vp_stage": 0}),
-            ("other losses, scaled", _TWO, DIFFERS, "answer", {**_MORE, "scale": True}),
+            ("other losses, in halves", _TWO, DIFFERS, "long", {**_MORE, "scale": True, "type": "float16"}),
             ("other losses, per token", _TWO, PASSED, "answer", {**_MORE, "per_token": True}),
         )
     ),
@@ -88,7 +93,7 @@ def settings(case: Case) -> dict[str, Any] | None:
         "context_parallel_size": case.topology.cp,
         "calculate_per_token_loss": case.options.get("per_token", False),
         "a loss function that returns the sum and the count of its rank's tokens": loss == "three",
-        "a loss mask that leaves CP ranks unequal counts": case.options["mask"] in ("answer", "one"),
+        "a loss mask that leaves CP ranks unequal counts": case.options["mask"] not in ("even", "all", "heavy"),
         "a step of training": not case.options.get("evaluation"),
         "a loss function that multiplies its sum by the CP size itself, as train_rl.py up to 0.19": loss == "scaled",
     }
@@ -114,9 +119,9 @@ class Step(NamedTuple):
 
 
 def prepare() -> None:
-    """Import megatron-core for a CPU."""
+    """Import megatron-core for a CPU, and note whether its own function divides by one at least, as from 0.15 on."""
     shims.cuda_on_cpu()
-    _schedules()
+    _release["least"] = "clamp" in _schedules().forward_step_calc_loss.__code__.co_names
 
 
 def on_rank(case: Case, rank: int) -> Step | None:
@@ -135,10 +140,12 @@ def on_rank(case: Case, rank: int) -> Step | None:
     own, replica = group.rank() % size, other.rank() + group.rank() // size
     is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     of_model: dict[str, Any] = {"model": {"cp_group": group}, "None": {"cp_group": None}}
-    model = SimpleNamespace(vp_stage=0, **of_model.get(options.get("group", ""), {}))
+    training = not options.get("evaluation")
+    model = SimpleNamespace(vp_stage=0, training=training, **of_model.get(options.get("group", ""), {}))
     if options.get("wrapped"):
-        model = SimpleNamespace(module=model)
-    weight = torch.ones((), requires_grad=True)
+        model = SimpleNamespace(module=model, training=training)
+    config = _config(case)  # one for all micro-batches, as in a job
+    weight = torch.tensor(2.0**-12, requires_grad=True)  # no sum of losses overflows float16
     counts: list[float] = []
     stored: list[Any] = []
     reports: list[list[float]] = []
@@ -150,7 +157,8 @@ def on_rank(case: Case, rank: int) -> Step | None:
         return reduce(*given, **others)
 
     for number in range(batches):
-        chunks = torch.arange(_LENGTH).view(2 * size, -1)[[own, 2 * size - 1 - own]].flatten()
+        parts = torch.arange(_LENGTH).tensor_split(2 * size)
+        chunks = torch.cat([parts[own], parts[2 * size - 1 - own]])
         mask = torch.tensor(_MASKS[options["mask"]][number])[chunks]
         losses = weight * (chunks + _first(replica, number))
         loss = _loss_function(options, group, size, mask, reports) if is_last else None
@@ -159,21 +167,23 @@ def on_rank(case: Case, rank: int) -> Step | None:
         if options.get("group") == "none":
             parallel_state._CONTEXT_PARALLEL_GROUP = None
         try:
-            with torch.no_grad() if options.get("evaluation") else nullcontext():
+            with nullcontext() if training else torch.no_grad():
                 output, count = function(
-                    *(model, losses, loss, _config(options), options.get("vp_stage")),
+                    *(model, losses, loss, config, options.get("vp_stage")),
                     *(options.get("loss") == "data", batches, stored),
                     **given,
                 )
         finally:
             dist.all_reduce, parallel_state._CONTEXT_PARALLEL_GROUP = reduce, known
         counts.append(float(count))
-        if is_last and not options.get("evaluation"):
+        if options.get("shared"):
+            reports[-1][0] = output.item()  # the loss is divided in place
+        if is_last and output.requires_grad:  # as the schedules ask
             output.sum().backward()
     if not is_last:
         return None
     gradient = 0.0 if weight.grad is None else weight.grad.item()
-    return Step(replica, gradient, counts, [it.tolist() for it in stored], reports, len(reduced))
+    return Step(replica, gradient, counts, [[*map(float, it)] for it in stored], reports, len(reduced))
 
 
 def wrong(case: Case, ranks: Sequence[Step | None]) -> str:
@@ -209,7 +219,7 @@ def _gradient(case: Case, steps: Sequence[Step]) -> tuple[float, float]:
         for number in range(case.options.get("batches", 2)):
             mask = _MASKS[case.options["mask"]][number]
             sums.append(sum(counts * (at + _first(replica, number)) for at, counts in enumerate(mask)))
-            sizes.append(sum(mask))
+            sizes.append(max(sum(mask), _release["least"]))
     found = sum(it.gradient for it in steps)
     if case.options.get("per_token"):
         return found / sum(sum(it.counts) for it in steps), sum(sums) / sum(sizes)
@@ -232,8 +242,12 @@ def _loss_function(options: Any, group: Any, size: int, mask: Any, reports: list
         if non_loss_data:
             return output.detach()
         total, count = (output * mask).sum(), mask.sum().to(getattr(torch, options.get("count", "int32")))
-        report = torch.stack([total.detach(), count])
-        reports.append(report.tolist())
+        total = total.to(getattr(torch, options.get("type", "float32")))
+        if options.get("constant") and not count:
+            total = total.detach()
+        shared = [total.detach(), count]
+        report = shared if options.get("shared") else torch.stack([it.float() for it in shared])
+        reports.append([*map(float, shared)])
         if kind == "three":
             return total, count, report
         if kind == "scaled":
@@ -247,11 +261,12 @@ def _loss_function(options: Any, group: Any, size: int, mask: Any, reports: list
     return loss
 
 
-def _config(options: Any) -> SimpleNamespace:
+def _config(case: Case) -> SimpleNamespace:
     """Return what the function asks of the model's configuration."""
-    has, scaled = options.get, (lambda loss: loss * 2) if options.get("scale") else None
+    has, scaled = case.options.get, (lambda loss: loss * 2) if case.options.get("scale") else None
     timers = (lambda *_, **__: SimpleNamespace(start=list, stop=list)) if has("timers") else None
     return SimpleNamespace(
+        context_parallel_size=case.topology.cp,
         calculate_per_token_loss=has("per_token", False),
         timers=timers,
         num_moe_experts=4 if has("moe") else None,
