@@ -29,8 +29,11 @@ _COPIED, _ZERO1, _SCALED = "local_grad.copy_(reduced_grad)", '== "optim"', "buck
 _OVERLAP = " and (\n                    ddp_config.overlap_grad_reduce"
 _ZERO1_BY_HAND = {
     **{new: Sub(_COPIED, new) for new in (_SUM, "pass", "local_grad.copy_(reduced_grad + local_grad)")},
+    "copied in 16 bits": Sub(_COPIED, "local_grad.copy_(reduced_grad.bfloat16())"),
     **{new: Sub(_ZERO1, new) for new in ('!= "optim"', '== "optim_grads"', '!= "no_shard"')},
     **{new: Sub(_OVERLAP, new) for new in (" and (True", _OVERLAP.replace("(", "(not "))},
+    "with overlap_param_gather": Sub(_OVERLAP, _OVERLAP.replace("(", "(ddp_config.overlap_param_gather and ")),
+    "without a mean": Sub(_OVERLAP, _OVERLAP.replace("(", "(not ddp_config.average_in_collective and ")),
     "the sum is copied, too": Sub(_SUM, _COPIED),
 }
 _OTHERS = (
@@ -38,6 +41,8 @@ _OTHERS = (
     *("bucket.data.clone()", "bucket.data + 0", "bucket.data.float()", "bucket.data.abs()", "-bucket.data", "None"),
     *("bucket.data[1:]", "bucket.data[:-1]", "bucket.data[:1]", "bucket.data[-1:]", "bucket.data[::2]"),
     *("bucket.data[1::2]", "bucket.data[:0]", "torch.zeros_like(bucket.data)", "torch.empty_like(gbuf.data)"),
+    "gbuf.data if ddp_config.fsdp_double_buffer else bucket.data",
+    "bucket.data if bucket.data.dtype == torch.bfloat16 else gbuf.data",
 )
 _BY_HAND = {"0.16.1": _ZERO1_BY_HAND, "0.15.3": {new: Sub(_SCALED, f"{new}, ") for new in _OTHERS}}
 MUTANTS = [Mutants("megatron-core", (version,), by_hand) for version, by_hand in _BY_HAND.items()]

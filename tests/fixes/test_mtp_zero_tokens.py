@@ -95,6 +95,12 @@ BY_HAND: ByHand = {
     "the whole mask": _new("loss_mask.numel()"),
     "integers": _new("num_tokens.long() + (num_tokens == 0)"),
     "the mask in its place": _new("loss_mask.sum()"),
+    "without packed sequences alone": _new("num_tokens + (num_tokens == 0) * (packed_seq_params is None)"),
+    "a sample without tokens": _new("num_tokens + (loss_mask.sum(-1) == 0).any()"),
+    "the first sample": _new("num_tokens + (loss_mask[0].sum() == 0)"),
+    "of the hidden states' type": _new("(num_tokens + (num_tokens == 0)).to(hidden_states.dtype)"),
+    "half": _new("(num_tokens + (num_tokens == 0)).half()"),
+    "next to none": _new("num_tokens + (num_tokens < 0.01)"),
     "the mask too": Sub("num_tokens = num_tokens + (", "loss_mask = num_tokens = num_tokens + ("),
 }
 MUTANTS = [

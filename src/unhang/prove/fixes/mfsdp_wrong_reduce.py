@@ -1,6 +1,6 @@
 """megatron-core: the real Megatron-FSDP on real ranks, several micro-batches, beside the same model in one process.
 
-Each rank has data of its own. gloo gets NCCL's sum of what is scaled first.
+Each rank has data of its own. gloo gets NCCL's mean, and its sum of what is scaled first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _STRATEGY, _OUTER, _BATCHES, _EACH = "zero_dp_strategy", "outer", "micro-batches
 _SUMS, _BUFFERS = {"calculate_per_token_loss": True}, {"fsdp_double_buffer": True}
 _NARROW, _SENT, _ONCE, _MAY = {"bfloat16": True}, {"sent": True}, {_BATCHES: 1, _EACH: True}, {"may_pass": True}
 _WHOLE, _GRADS, _PARAMS = ({_STRATEGY: it} for it in ("no_shard", "optim_grads", "optim_grads_params"))
+_MEAN, _DIVISION = "average_in_collective", "gradient_reduce_div_fusion"
 _OLD = {**_PARAMS, **_NARROW, **_MAY}  # wrong before 0.16; the rest of what is wrong is so in 0.16
 CASES = (
     Case("zero1-2", _TWO, DIFFERS, _AT, _MAY, core=True),
@@ -33,11 +34,12 @@ CASES = (
 GRID = [
     *CASES,
     Case("a sum", _TWO, DIFFERS, options={**_SUMS, **_MAY}),
-    Case("one micro-batch", _TWO, DIFFERS, options={**_ONCE, **_MAY}),
-    Case("two buffers", _TWO, DIFFERS, options={**_BUFFERS, **_MAY}),
+    Case("one micro-batch", _TWO, DIFFERS, options={**_ONCE, **_MAY, "times": 1.001}),  # no 16 bits hold that
+    Case("two buffers", _TWO, DIFFERS, options={**_BUFFERS, **_MAY, _MEAN: True, "overlap_param_gather": False}),
     Case("hybrid, ranks alone inside", _TWO, DIFFERS, options={_OUTER: 2, **_MAY}),
-    Case("one micro-batch, bf16", _TWO, DIFFERS, options={**_OLD, **_ONCE}),
+    Case("one micro-batch, two buffers, bf16", _TWO, DIFFERS, options={**_OLD, **_ONCE, **_BUFFERS}),
     Case("hybrid, bf16", _FOUR, DIFFERS, options={**_OLD, _OUTER: 2}),
+    Case("scaled apart", _TWO, DIFFERS, options={**_PARAMS, **_MAY, _DIVISION: False}),
     Case("a sum, bf16", _TWO, PASSED, options={**_PARAMS, **_NARROW, **_SUMS}),
     Case("whole, bf16", _TWO, PASSED, options={**_WHOLE, **_NARROW}),
     Case("two buffers of ZeRO-2", _TWO, PASSED, options={**_GRADS, **_BUFFERS}),
@@ -49,7 +51,7 @@ GRID = [
 ]
 HELD = {
     "outer_dp_sharding|er_fsdp_group|custom_grad": "what goes over the outer ranks has its shard by then",
-    "average_in_collective": "who divides; gloo has no mean",
+    "average_in_collective": "who divides what goes over the outer ranks",
     "rs_stream|async_op": "when it is reduced: a CPU has one stream",
 }
 YOURS = Case("yours", _TWO, DIFFERS, _AT)
@@ -62,12 +64,12 @@ def settings(case: Case) -> dict[str, Any]:
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": options.get(_STRATEGY, "optim"),
         "overlap_grad_reduce": options.get("overlap_grad_reduce", True),
-        "version megatron-core": "0.15.3" if {_STRATEGY, *_NARROW} <= {*options} else "0.16.1",
+        "version megatron-core": "0.15.3" if {_STRATEGY, *_NARROW} <= {*options} or _DIVISION in options else "0.16.1",
         "grad_reduce_in_bf16": "bfloat16" in options,
         "calculate_per_token_loss": "calculate_per_token_loss" in options,
         "main_grads_dtype": "fp32",
-        "gradient_reduce_div_fusion": True,
-        "ddp_average_in_collective": False,
+        _DIVISION: options.get(_DIVISION, True),
+        "ddp_average_in_collective": _MEAN in options,
     }
 
 
@@ -88,11 +90,14 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
         options[policy] = megatron_fsdp.module().MixedPrecisionPolicy(main_grads_dtype=dtype, **sent)
     else:
         options["grad_reduce_in_fp32"] = dtype == torch.float32
-    own = case.topology.ep > 1 and megatron_fsdp.takes("expt_device_mesh")
+    if not (has_experts := megatron_fsdp.takes("expt_device_mesh")):
+        options.pop(_MEAN, None)  # to ask for it crashes there
+    own = case.topology.ep > 1 and has_experts
     start = _model("experts" if own else "dense").to(dtype)
     if megatron_fsdp.takes("dp_inter_dim"):
         options[_OUTER] = 1  # in candidates of 0.14 and 0.15, callers leave out the outer ranks
     model = megatron_fsdp.wrapped(start, case.topology.ep, options.pop(_OUTER, 1), **options)
+    model.ddp_config.gradient_reduce_div_fusion = options.get(_DIVISION, True)
     _train(model, rank, case, dtype)
     return megatron_fsdp.gradients(model)
 
@@ -110,7 +115,7 @@ def wrong(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
         due = (each if "experts" in name else each.sum(0)).flatten()
         return due if {*_SUMS} <= {*case.options} else due / len(models)
 
-    return megatron_fsdp.differing(ranks, due_of)
+    return megatron_fsdp.differing(ranks, due_of, 0.02 if {*_NARROW, *_SENT} & {*case.options} else 1e-5)
 
 
 def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
@@ -139,5 +144,5 @@ def _train(model: Any, rank: int, case: Case, dtype: Any) -> None:
 
     for batch in range(last := case.options.get(_BATCHES, 3)):
         model.is_last_microbatch = batch == last - 1
-        given = torch.tensor([[1.0 + batch, 1.0 + rank]], dtype=dtype)
+        given = torch.tensor([[1.0 + batch, 1.0 + rank]], dtype=dtype) * case.options.get("times", 1.0)
         (model(given) * torch.tensor([1.0, 3.0], dtype=dtype)).sum().backward()

@@ -48,10 +48,17 @@ CASES = (
 )
 YOURS = Case("yours", _ONE, DIFFERS, _GRADIENT, {"mask": _FIRST, "training": True})
 _TOKENS, _HIDDEN, _WORDS, _CLOSE = 4, 3, 5, 1e-8
+_TWO_SAMPLES, _MANY = (0.0,) * 4 + (1.0,) * 4, 40001  # no 16-bit number is twice as many
 _MASKS = (
-    *((1.0,) * 4, (0.0, 1.0, 1.0, 1.0), _FIRST, (1.0, 1.0, 0.0, 0.0), (0.0,) * 4),
-    *((0.125,) * 4, (0.125, 0.0, 0.0, 0.0), (1, 1, 0, 1), (1, 0, 0, 0), None),
+    *((1.0,) * 4, _TWO_SAMPLES, _FIRST, (1.0, 1.0, 0.0, 0.0), (0.0,) * 4),
+    *((0.001,) * 4, (0.125, 0.0, 0.0, 0.0), (_MANY, _MANY, 0, _MANY), (1, 0, 0, 0), None),
 )
+
+
+def _left(mask: Any, layers: int) -> list[float]:
+    """Return how many tokens each layer has left: it shifts each sample's by one."""
+    each = [*enumerate(mask or (1,) * _TOKENS)]
+    return [sum(it for at, it in each if at % _TOKENS >= layer) for layer in range(1, layers + 1)]
 
 
 def _grid() -> Any:
@@ -59,7 +66,7 @@ def _grid() -> Any:
     scales, off_on = itertools.cycle((0.5, 4.0, 1.0)), (False, True)
     for ranks, masks, numbers in ((1, _MASKS, (1, 3)), (2, (_FIRST, _MASKS[0]), (2,))):
         for mask, layers, training, per_token in itertools.product(masks, numbers, off_on, off_on):
-            counts = [sum((mask or (1,) * 4)[layer:]) for layer in range(1, layers + 1)]
+            counts = _left(mask, layers)
             yield Case(
                 f"{mask}, {layers} layers, training {training}, per-token {per_token}, {ranks} ranks",
                 Topology(dp=ranks),
@@ -67,6 +74,7 @@ def _grid() -> Any:
                 options={
                     **{"mask": mask, "layers": layers, "training": training, "per_token": per_token},
                     **{"scale": next(scales), "beyond": any(0 < count < 1 for count in counts)},
+                    **{"type": "bfloat16", "packed": ranks > 1},
                 },
             )
 
@@ -90,11 +98,11 @@ HELD = {
 def settings(case: Case) -> dict[str, Any]:
     """Return what the user of a case's job sets. A mean is trained on in each case; a loss per token is only logged."""
     options, per_token = case.options, case.options.get("per_token", False)
-    layers, mask = options.get("layers", 1), options["mask"] or (1,) * _TOKENS
+    layers = options.get("layers", 1)
     return {
         "mtp_num_layers": layers,
         "calculate_per_token_loss": per_token,
-        "a micro-batch with no token left for MTP": any(not sum(mask[layer:]) for layer in range(1, layers + 1)),
+        "a micro-batch with no token left for MTP": 0 in _left(options["mask"], layers),
         "a step of training": not per_token or options.get("training", False),
         "version mcore-bridge": None,
         "version verl": "0.8.0" if "core" in options else None,
@@ -232,17 +240,19 @@ class _Job:
         self.layers, self.scale = options.get("layers", 1), options.get("scale", 1.0)
         self.logged: list[float] = []
         drawn = torch.Generator().manual_seed(0)
-        self.hidden = torch.randn((1 + self.layers) * _TOKENS, 1, _HIDDEN, generator=drawn).double().requires_grad_()
+        mask = None if options["mask"] is None else torch.tensor(options["mask"]).view(-1, _TOKENS)
+        samples, dtype = 1 if mask is None else len(mask), getattr(torch, options.get("type", "float64"))
+        self.hidden = torch.randn((1 + self.layers) * _TOKENS, samples, _HIDDEN, generator=drawn).to(dtype)
+        self.hidden.requires_grad_()
         self.head: Any = torch.nn.Module()
         self.head.weight = self.weights = torch.nn.Parameter(torch.randn(_WORDS, _HIDDEN, generator=drawn).double())
         self.head.forward, self.head.sequence_parallel = self.output, False
-        self.labels = torch.randint(0, _WORDS, (1, _TOKENS), generator=drawn)
-        mask = None if options["mask"] is None else torch.tensor([options["mask"]])
+        self.labels = torch.randint(0, _WORDS, (samples, _TOKENS), generator=drawn)
         self.mask = mask.bool() if mask is not None and function.__module__ == _BRIDGE else mask
 
     def output(self, input_: Any, *_: Any, **others: Any) -> Any:
         """Return the scores of hidden states; or the losses where a function asks for both in one."""
-        scores = input_ @ self.head.weight.t()
+        scores = input_.double() @ self.head.weight.t()
         return self.loss(others["labels"], scores) if others.get("output_cross_entropy_loss") else (scores, None)
 
     def loss(self, labels: Any, scores: Any) -> Any:
@@ -296,7 +306,7 @@ class _Job:
             calculate_per_token_loss=self.options.get("per_token", False),
             task_type="causal_lm",
             config_logger_dir="",
-            pipeline_model_parallel_size=1,
+            **dict.fromkeys(("context_parallel_size", "pipeline_model_parallel_size"), 1),
         )
         output = self.head if self.is_of_verl else _Off(call=self.output)
         own = {"output_layer": output, "compute_language_model_loss": self.loss, "config": config}
@@ -314,12 +324,15 @@ class _Job:
             compute_output_layer_and_language_model_loss=lambda it, labels, **_: self.loss(labels, self.output(it)[0]),
             layers=[partial(layer, at) for at in hidden[1:]],
         )
+        ends = torch.tensor([0, _TOKENS])
+        packed: Any = importlib.import_module("megatron.core.packed_seq_params").PackedSeqParams
         given = {
             **own,
             **{"self": itself, "labels": self.labels, "input_ids": self.labels, "position_ids": self.labels},
             **{"loss_mask": None if self.mask is None else self.mask.clone(), "is_training": itself.training},
             **{"hidden_states": hidden[0] if is_block else self.hidden, "embedding": lambda **_: None},
             "mtp_in_postprocess": True,
+            "packed_seq_params": packed("thd", ends, ends) if self.options.get("packed") else None,
         }
         found = function(**{name: given.get(name) for name in _named(function)})
         if is_block and not adds:
@@ -345,7 +358,7 @@ class _Job:
         for each in hidden:
             labels, mask = (torch.cat([one[:, 1:], torch.zeros_like(one[:, :1])], 1) for one in (labels, mask))
             weights = self.weights.detach() if self.detaches else self.weights
-            losses = mask * self.loss(labels, each @ weights.t())
+            losses = mask * self.loss(labels, each.double() @ weights.t())
             mean = losses.sum() / (float(mask.sum()) or 1)
             per_token = losses.sum() * (every / mask.sum().clamp(min=1) if rescaled else 1)
             due = per_token if self.options.get("per_token") else mean

@@ -76,20 +76,20 @@ def gradients(model: Any) -> dict[str, list[float]]:
     return {name: [] if it is None else it._local_tensor.float().flatten().tolist() for name, it in parts.items()}
 
 
-def differing(ranks: Sequence[Mapping[str, list[float]]], due_of: Callable[[str], Any]) -> str:
+def differing(ranks: Sequence[Mapping[str, list[float]]], due_of: Callable[[str], Any], rtol: float = 0.02) -> str:
     """Return which gradient, its parts on all ranks in a row, is not the flat one that is due; empty if none is."""
     import torch
 
     for name in ranks[0]:
         found, due = torch.tensor([value for it in ranks for value in it[name]]), due_of(name)
         due = due.repeat(max(1, len(found) // len(due)))  # each rank may have the whole
-        if found.shape != due.shape or not torch.allclose(found, due, rtol=0.02, atol=0):
+        if found.shape != due.shape or not torch.allclose(found, due, rtol=rtol, atol=0):
             return f"the gradient of {name} is {found.tolist()}, due {due.tolist()}"
     return ""
 
 
 def scale_what_is_reduced() -> None:
-    """Let gloo take NCCL's sum of what each rank scales first. Call it once in a process."""
+    """Let gloo take NCCL's mean, and its sum of what each rank scales first. Call it once in a process."""
     import torch.distributed as dist
 
     dist._make_nccl_premul_sum = float
@@ -99,8 +99,11 @@ def scale_what_is_reduced() -> None:
 
 def _scaling(reduce: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of torch.distributed which also takes a factor. An input that is not the output stays."""
+    import torch.distributed as dist
 
     def scaled(*tensors: Any, op: Any = None, **given: Any) -> Any:
+        if op == dist.ReduceOp.AVG:
+            op = 1 / dist.get_world_size(given.get("group"))
         if isinstance(op, float):
             for tensor in tensors:
                 tensor.mul_(op)
