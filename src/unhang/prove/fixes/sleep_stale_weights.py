@@ -137,7 +137,7 @@ class _Engine:
 
     def __init__(self, **_: Any) -> None:
         self.weights, self.asleep = {"weight": 0.5, "unsent": _UNSENT}, set[str]()
-        self.sent, self.reloads, self.sampled = 0, 0, list[tuple[float, float | None]]()
+        self.sent, self.has_read, self.sampled = 0, False, list[tuple[float, float | None]]()
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.load))
         worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
         self.llm_engine, self.reset_prefix_cache = SimpleNamespace(model_executor=worker), _nothing
@@ -151,7 +151,7 @@ class _Engine:
     def collective_rpc(self, method: str) -> None:
         if self.is_npu or method != "reload_weights":
             raise NotImplementedError
-        self.reloads += 1
+        self.has_read = True
         if self.fails and self.sampled:
             raise _Failed
         self._take({"weight": 0.5, "unsent": _UNSENT})
@@ -198,8 +198,8 @@ def _gathered(params: Any) -> Iterator[None]:
     param.data = own
 
 
-def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], int, int]:
-    """Generate at each step. Return which weights each generation sampled with, how many were sent, and reloads."""
+def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], int, bool]:
+    """Return which weights each generation sampled with, how many were sent in all, and whether any were read again."""
     import torch
 
     given = case.options
@@ -222,7 +222,7 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], in
                 trainer.vllm_generation.sync_weights()
                 trainer._last_loaded_step = step
             getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
-    return trainer.llm.sampled, trainer.llm.sent, trainer.llm.reloads
+    return trainer.llm.sampled, trainer.llm.sent, trainer.llm.has_read
 
 
 def _steps(case: Case, rank: int) -> Sequence[int]:
@@ -309,19 +309,19 @@ def _fill_in(case: Case, engine: Any, llm: Any) -> None:
         engine.sync_weights = woken
 
 
-def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, int]]) -> str:
+def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, bool]]) -> str:
     """Return which generation sampled with other weights than are due, or what was sent or read in vain."""
     given, function = case.options, case.options.get("function", "")
     is_part = function.endswith(_TURN) or (function == _SYNC and "beyond" not in given) or "is_npu" in given
-    for rank, (sampled, sent, reloads) in enumerate(ranks):
+    for rank, (sampled, sent, has_read) in enumerate(ranks):
         due = _due(case, rank)
         lost = [unsent for _, unsent in sampled if unsent == _LOST and not is_part]
         if [weight for weight, _ in sampled] != due or lost:
             return right(case, ranks)
         if not function.endswith(_TURN) and sent != len(due if given["sleeps"] else {*due}):
             return f"rank {rank} sends the weights {sent} times for {len(due)} generations"
-        if reloads and not given["sleeps"]:
-            return f"rank {rank} reads the checkpoint {reloads} times, and never slept"
+        if has_read and not given["sleeps"]:
+            return f"rank {rank} reads the checkpoint, and never slept"
     return ""
 
 
@@ -331,7 +331,7 @@ def _due(case: Case, rank: int) -> list[int]:
     return steps[:1] if "fails" in case.options else steps
 
 
-def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, int]]) -> str:
+def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, bool]]) -> str:
     """Return what was seen, beside what is due."""
     sampled = [*zip(*ranks[0][0])] or [(), ()]
     return f"vLLM samples with {[*sampled[0]]}, due {_due(case, 0)}, and with {[*sampled[1]]} of disk"
