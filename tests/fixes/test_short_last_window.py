@@ -45,8 +45,17 @@ BY_HAND = {
     "in an evaluation too": Sub("if model.training", "if True", EVERY),
     "in an evaluation alone": Sub("if model.training", "if not model.training", EVERY),
     "a product": Sub("loss / window", "loss * window"),
+    "of the labels": Sub("loss / window", "loss * inputs['labels'].shape[0] / num_items_in_batch"),
+    "in the first epoch": Sub(_TAKEN, f"{_TAKEN} if self.state.epoch < 1 else window", EVERY),
+    "on the first rank": Sub("if model.training", "if model.training and self.args.process_index == 0", EVERY),
 }
-PACKED = {**BY_HAND, "the factor alone": Sub(_TAKEN, "window", 1), "the divisor alone": Sub(_TAKEN, "window")}
+_ONE = Sub(_TAKEN, _TAKEN.replace("window", "1"))
+PACKED = {
+    **BY_HAND,
+    "one for a default of the factor": _ONE,
+    "the factor alone": Sub(_TAKEN, "window", 1),
+    "the divisor alone": Sub(_TAKEN, "window"),
+}
 MUTANTS = [
     *(Mutants("ms-swift", ("3.9.3", "4.5.3"), BY_HAND, function=name) for name in (TRAINER, RERANKER)),
     Mutants("ms-swift", ("4.6.0",), BY_HAND, function=MIXIN),

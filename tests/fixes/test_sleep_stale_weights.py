@@ -32,6 +32,7 @@ REFUSED = sources.edits(OURS[1], [*_OTHERS.items()], "^not found: ")
 
 _ASLEEP, _AWAKE = "_llm_weights_sleeping = True", "_llm_weights_sleeping = False"
 _RELOAD, _SYNCED = '.llm.collective_rpc("reload_weights")', ".sync_weights()"
+_CACHE, _ASKED = 'self.llm.wake_up(tags=["kv_cache"])', 'getattr(self, "_llm_weights_sleeping", True)'
 
 
 def by_hand(of: str) -> ByHand:
@@ -45,9 +46,18 @@ def by_hand(of: str) -> ByHand:
         "sleep is not noted": Sub(_ASLEEP, _AWAKE),
         "reloaded after it": Sub(_SYNCED, again),
         "reloaded instead": Sub(_SYNCED, _RELOAD),
+        "whatever it raises": Sub(
+            f"{of}{_SYNCED}", f'with __import__("contextlib").suppress(Exception): {of}{_SYNCED}'
+        ),
     }
 
 
+_GENERATE: ByHand = {
+    **by_hand("self"),
+    "no cache": Sub(_CACHE, "pass"),
+    "weights for a cache": Sub(_CACHE, _CACHE.replace("kv_cache", "weights")),
+    "a cache for weights that sleep": Sub(_CACHE, f"{_ASKED} and {_CACHE}"),
+}
 _SYNC: ByHand = {
     "not reloaded": Sub(f"self{_RELOAD}", "pass"),
     "something else": Sub('"reload_weights"', '"load_weights"'),
@@ -56,15 +66,19 @@ _SYNC: ByHand = {
     "asleep again": Sub(f"self{_RELOAD}", f"self{_RELOAD}, self.llm.sleep(2)"),
     "asleep before": Sub(f"self{_RELOAD}", f"self.llm.sleep(2), self{_RELOAD}"),
     "another error": Sub("NotImplementedError", "KeyError"),
+    "any error": Sub("NotImplementedError", "Exception"),
     "raised again": Sub("pass", "raise"),
     "no more without a reload": Sub("pass", "return"),
+    "no more where it is awake": Sub(f"self{_RELOAD}", f"if not {_ASKED}: return\n                self{_RELOAD}"),
+    "of a server too": Sub(_AWAKE, f"{_AWAKE}\n        if self.enable_sleep_mode: self.llm.wake_up(['weights'])"),
+    "awake too": Sub(_AWAKE, f"{_AWAKE}\n        if not self.enable_sleep_mode: self{_RELOAD}"),
     "no more": Sub(_AWAKE, f"{_AWAKE}; return"),
     "still asleep": Sub(_AWAKE, _ASLEEP),
-    "as before": Sub(_AWAKE, '_llm_weights_sleeping = getattr(self, "_llm_weights_sleeping", True)'),
+    "as before": Sub(_AWAKE, f"_llm_weights_sleeping = {_ASKED}"),
     "noted elsewhere": Sub("self._llm", "self.llm._llm"),
 }
 MUTANTS = [
-    Mutants("trl", ("0.28.0", "1.9.2"), by_hand("self"), function=GENERATE),
+    Mutants("trl", ("0.28.0", "1.9.2"), _GENERATE, function=GENERATE),
     Mutants("trl", ("0.28.0", "1.9.2"), _SYNC, function=SYNC),
     Mutants("trl", ("1.8.0",), by_hand("trainer.vllm_generation"), function=OPENENV),
 ]

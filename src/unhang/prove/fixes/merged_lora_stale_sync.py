@@ -2,7 +2,7 @@
 
 The weights that arrive are kept until all are there, and then compared with those that peft merges in one process. What
 the engine imports of verl besides its FSDP utilities are stand-ins, such as the quantizer of QAT: it keeps the signs. A
-CPU has no other device to move the model to, so the steps of a sync are followed instead.
+CPU has no other device to move the model to: offloaded, FSDP2's weights get other storage, and the steps are followed.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def _settings() -> Iterator[Case]:
             options["beyond"] = job == "merged" and bool(qat or more)
             name = f"{job}, {kind}, {ranks.world} ranks, {dtype}, qat {qat}, offload {offload}, {reads or 'all'} read"
             yield Case(name, ranks, DIFFERS if is_late else PASSED, options=options)
+    yield Case("an error while it merges", _TWO, PASSED, options={"breaks": True})
 
 
 GRID = [*_settings()]
@@ -102,9 +103,11 @@ def caveat(case: Case) -> str:
     )
 
 
-def settings(case: Case) -> dict[str, Any]:
-    """Return what the user of such a job sets."""
+def settings(case: Case) -> dict[str, Any] | None:
+    """Return what the user of such a job sets; None for an error, which nobody sets."""
     options = case.options
+    if "breaks" in options:
+        return None
     strategy = "fsdp" if options.get("fsdp") == 1 else "fsdp2"
     return {
         **{"version verl": "0.8.0", "use_legacy_worker_impl": None},
@@ -161,20 +164,27 @@ def _off(one: Any, other: Any) -> float:
     return float((one.float() - other.float()).norm())
 
 
+class _Broken(RuntimeError):
+    """What a merge raises that has no memory left, say."""
+
+
 def on_rank(case: Case, rank: int) -> list[Sync]:
-    """Sync several times; after each, the adapters grow."""
+    """Sync several times; after each, the adapters grow. Return nothing if the merge raises, as it is told to."""
     job, syncs = _job(case), list[Sync]()
     if job.lora and not job.merges and case.options.get("fsdp") == 1 and case.topology.world > 1:
         return syncs  # FSDP1 collects adapters on CUDA alone: ranks of a CPU die
-    widest, engine = _widest(case), verl_lora.fsdp_engine(case, _job(case))
+    dtypes, engine = _dtypes(case), verl_lora.fsdp_engine(case, _job(case))
     kept: list[Any] = []
     for number in range(case.options.get("syncs", _SYNCS)):
-        before, steps = verl_lora.parts(engine.module), _followed()
-        params, config = _sent(engine, bool(number))
-        sent = []
-        for pair in itertools.islice(params, case.options.get("reads")):
-            steps.append("reads")
-            sent.append(pair)
+        before, steps, sent = verl_lora.parts(engine.module), _followed(case), []
+        engine.module.train(bool(number))  # a job that resumes, or only validates, has not trained yet
+        try:
+            params, config = _sent(engine, bool(number), job.merges and bool(number))
+            for pair in itertools.islice(params, case.options.get("reads")):
+                steps.append("reads")
+                sent.append(pair)
+        except _Broken:
+            return syncs
         if case.options.get("keeps"):
             kept.append(params)
         else:
@@ -184,7 +194,10 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
                 map(lambda one, other: bool((one == other).all()), before, verl_lora.parts(engine.module))
             ),
             "another configuration of the adapters": config in ("none", _configuration(case, engine.module)),
-            "a weight is wider than without LoRA": max(it.itemsize for _, it in sent) <= widest,
+            "another type than without LoRA": all(
+                it.dtype == dtypes.get(name, it.dtype) or (str(it.dtype) == "torch.bfloat16" and "buffer" not in name)
+                for name, it in sent
+            ),
             f"the steps of a sync are {', '.join(dict.fromkeys(steps))}": _is_in_order(case, steps),
         }
         fault = next((fault for fault, is_right in faults.items() if not is_right), "")
@@ -193,20 +206,20 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     return syncs
 
 
-def _sent(engine: Any, synced: bool) -> tuple[Generator[tuple[str, Any], None, None], Any]:
+def _sent(engine: Any, synced: bool, layered: bool = False) -> tuple[Generator[tuple[str, Any], None, None], Any]:
     """Return what the engine sends, and the configuration of the adapters; the oldest functions return none."""
-    returned = engine.get_per_tensor_param(base_sync_done=synced)
+    returned = engine.get_per_tensor_param(layered_summon=layered, base_sync_done=synced)
     params, config = returned if isinstance(returned, tuple) else (returned, "none")
     pairs = (pair for pair in (params.items() if isinstance(params, dict) else params))
     return pairs, config.to_dict() if hasattr(config, "to_dict") else config
 
 
-def _widest(case: Case) -> int:
-    """Return how many bytes a number may take that arrives: with merged adapters, as many as without any."""
+def _dtypes(case: Case) -> dict[str, Any]:
+    """Return the types of what arrives, by name: as without adapters. Empty if nothing is merged."""
     if not _job(case).merges or _quantizes(case):
-        return 4
+        return {}
     without = case._replace(options={**case.options, "lora": False})
-    return max([2, *(int(it.itemsize) for _, it in _sent(verl_lora.fsdp_engine(without, _job(without)), False)[0])])
+    return {name: it.dtype for name, it in _sent(verl_lora.fsdp_engine(without, _job(without)), False)[0]}
 
 
 def _configuration(case: Case, model: Any) -> dict[str, Any] | None:
@@ -217,7 +230,7 @@ def _configuration(case: Case, model: Any) -> dict[str, Any] | None:
 
 def _is_in_order(case: Case, steps: Sequence[str]) -> bool:
     """Return whether the model is moved around its merging, each once. In it FSDP2's weights are read, else after."""
-    done, read = [step for step in steps if step != "reads"], steps.index("reads")
+    done, read = [step for step in steps if step != "reads"], [*steps, "reads"].index("reads")
     wanted = [*["loads"] * ("loads" in steps), *["merges", "puts back"] * ("merges" in steps)]
     wanted += ["offloads"] * (case.options.get("offload", False) and "loads" in steps)
     is_late = "merges" in steps and case.options.get("fsdp") != 1
@@ -226,15 +239,17 @@ def _is_in_order(case: Case, steps: Sequence[str]) -> bool:
     return done == wanted and ("offloads" not in steps or read > steps.index("offloads"))
 
 
-def _followed() -> list[str]:
+def _followed(case: Case) -> list[str]:
     """Return a list to which the steps of a sync will be added."""
     steps: list[str] = []
     engine, utils, torch = map(module, (ENGINE, UTILS, "torch"))
 
     def moving(step: str, real: Any) -> Any:
-        def moved(*given: Any) -> Any:
+        def moved(model: Any) -> None:
             steps.append(step)
-            return real(*given)
+            real(model)
+            if case.options.get("offload") and case.options.get("fsdp") != 1:  # what FSDP1 gives is a copy
+                model._apply(torch.clone)
 
         return moved
 
@@ -247,6 +262,8 @@ def _followed() -> list[str]:
         try:
             with utils.merged_lora_context(*given, **others):
                 steps.append("merges")
+                if case.options.get("breaks"):
+                    raise _Broken
                 yield
         finally:
             steps.append("puts back")
@@ -268,6 +285,11 @@ class Job(NamedTuple):
     """Whether FSDP leaves some weights in one piece."""
     qat: bool
     syncs: int
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether a layer has buffers. FSDP leaves those in one piece too."""
+        return self.has_whole
 
 
 def _job(case: Case) -> Job:

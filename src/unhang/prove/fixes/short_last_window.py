@@ -7,6 +7,7 @@ is linear. What the trainers import besides is a stand-in, and so is trl's loss.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tempfile
 from types import SimpleNamespace
@@ -36,7 +37,8 @@ def _case(job: str, name: str, core: bool = False, **options: Any) -> Case:
     options["may_pass"] = job in ("Trainer", _FUNCTION)  # in 4.6.0
     is_hit = options["batches"] % options["steps"] and options["accepts"] and options.get("labels", True)
     ends = (DIFFERS, _WHERE) if is_hit else (PASSED, "")
-    return Case(f"{name}-{job}", Topology(), *ends, options, core, DIFFERS if "stream" in options else PASSED)
+    topology = Topology(dp=options.get("ranks", 1))
+    return Case(f"{name}-{job}", topology, *ends, options, core, DIFFERS if "stream" in options else PASSED)
 
 
 CASES = (
@@ -48,7 +50,7 @@ CASES = (
 _LABELLED = [job for job in _PLACES if job != _FUNCTION]
 GRID = [
     *CASES[:-1],
-    *(_case(job, "never whole", batches=3) for job in _PLACES),
+    *(_case(job, "never whole, 2 epochs", batches=3, epochs=2, ranks=2) for job in _PLACES),
     *(_case(job, "no count", batches=8, uncounted=True) for job in _PLACES),
     *(_case(job, "counted all the same", accepts=False, steps=1, counted=True) for job in _PLACES),
     *(_case(job, "evaluation", evaluated=True, beyond=True) for job in _PLACES),
@@ -59,7 +61,8 @@ GRID = [
     _case(_FUNCTION, "transformers' loss", batches=8, given=False),
     _case(_FUNCTION, "generative", task=_GENERATIVE),
     _case(_FUNCTION, "generative, without a mask", task=_GENERATIVE, mask=False),
-    *(_case(_DPO, f"packing, {accepts}", packing=True, accepts=accepts, evaluated=True) for accepts in (True, False)),
+    _case(_DPO, "packing, no count", batches=8, packing=True, uncounted=True),
+    *(_case(_DPO, f"packing, {it}", packing=True, accepts=it, evaluated=True, ranks=2) for it in (True, False)),
 ]
 HELD = {"padding_side": "without it, this raises"}
 YOURS = _case(_DPO, "yours")
@@ -100,7 +103,7 @@ def _place(job: str) -> str:
 
 
 def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
-    """Train for an epoch, and evaluate. Return the gradient of each step, and the loss of the evaluation."""
+    """Train, and evaluate. Return the gradient of each step, and the loss of the evaluation."""
     import torch
     from torch.utils.data import IterableDataset, SequentialSampler
     from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
@@ -108,9 +111,12 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
 
     options = {"labels": True, "mask": True, "given": True, "task": "reranker", "cast": False, **case.options}
     name, steps = options["job"], []
+    if case.topology.world > 1:  # several ranks train on the same rows, each by itself
+        os.environ.update(LOCAL_RANK="-1", WORLD_SIZE="1")
     rows = [{"values": row, "position_ids": torch.zeros(2)} for row in _values(options["batches"])]
+    has_one = name == _FUNCTION or "packing" in options
     for row in rows:
-        row.update({"labels": 0} if options["labels"] else {})
+        row.update({"labels": 0 if has_one else [0, 0]} if options["labels"] else {})
         row.update({"attention_mask": torch.ones(1, dtype=torch.int64)} if options["mask"] else {})
 
     class Linear(torch.nn.Module):  # type: ignore[misc]
@@ -144,7 +150,8 @@ def on_rank(case: Case, rank: int) -> tuple[list[list[float]], float | None]:
     sizes: dict[str, Any] = {f"per_device_{it}_batch_size": _ROWS for it in ("train", "eval")}
     sizes |= {"gradient_accumulation_steps": options["steps"], "max_steps": 2 if "stream" in options else -1}
     more = {"remove_unused_columns": False, "prediction_loss_only": True, "max_grad_norm": 0.0, "learning_rate": 0.0}
-    args = TrainingArguments(tempfile.gettempdir(), **none, **sizes, **more, num_train_epochs=1)
+    arguments = type("Arguments", (TrainingArguments,), {"process_index": rank})
+    args = arguments(tempfile.gettempdir(), **none, **sizes, **more, num_train_epochs=options.get("epochs", 1))
     args.task_type = options["task"]
     func = _squares if options["task"] == _GENERATIVE else lambda *given, **_: _squares(*given)
     given: dict[str, Any] = {"compute_loss_func": func} if name == _FUNCTION and options["given"] else {}
@@ -170,9 +177,10 @@ def wrong(case: Case, ranks: Sequence[tuple[list[list[float]], float | None]]) -
     """Return what is wrong with the gradients, or with the loss of the evaluation; that may be divided as ever."""
     import torch
 
-    (found, loss), due = ranks[0], _due(case)
-    if len(found) != len(due) or not torch.allclose(torch.tensor(found), torch.tensor(due), atol=1e-5):
-        return right(case, ranks)
+    loss, due = ranks[0][1], _due(case)
+    for number, (found, _) in enumerate(ranks):
+        if len(found) != len(due) or not torch.allclose(torch.tensor(found), torch.tensor(due), atol=1e-5):
+            return right(case, ranks[number:])
     mean = float(_values(case.options["batches"])[:_ROWS].sum(1).square().mean())
     is_due = loss is None or any(abs(loss - mean / by) < 1e-4 for by in (1, case.options["steps"]))
     return "" if is_due or "evaluated" not in case.options else f"an evaluation has the loss {loss}, due {mean}"
@@ -190,4 +198,5 @@ def _due(case: Case) -> list[list[float]]:
     each = 2 * rows.sum(1, keepdim=True) * rows
     whole, *rest = each.split(case.options["steps"] * _ROWS)
     rest = [each] if "stream" in case.options else rest  # no step ends with the epoch
-    return [it.mean(0).tolist() for it in (whole, *rest)]
+    epochs: int = case.options.get("epochs", 1)
+    return [it.mean(0).tolist() for it in (whole, *rest)] * epochs

@@ -1,4 +1,4 @@
-"""trl: the weights that vLLM samples with in each generation, beside those that the trainer has then.
+"""trl: the weights with which vLLM samples in each generation, beside those that the trainer has then.
 
 Real are a turn of the trainer, ``VLLMGeneration`` with its sync of the weights, and the rollouts of OpenEnv. vLLM needs
 a GPU: a stand-in does what its documentation says. What else the modules import takes no part, and is one, too. Of
@@ -33,13 +33,15 @@ _ROLLOUT = "_generate_rollout_completions_colocate"
 _AS_IS: dict[str, Any] = dict.fromkeys(("profiling_decorator", "maybe_apply_chat_template"), lambda it, *_: it)
 _LOST, _UNSENT = -99.0, 7.0
 """A weight after a sleep at level 2; and one that only the checkpoint has, not the trainer."""
+_TAGS = "weights", "kv_cache"
 
 
 def _case(name: str, *steps: int, core: bool = False, ranks: int = 1, job: str = "GRPO", **more: Any) -> Case:
     """Return a case: the steps that the optimizer has done before each generation."""
     functions = {"OpenEnv": [_ROLLOUT], "sync": [_SYNC]}.get(job, [_GENERATE, f"{job}{_TURN}"])
     more = {"of": functions, "sleeps": True, "may_pass": True, **more, "steps": steps, "job": job}
-    return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if more["sleeps"] else (PASSED, "")), more, core)
+    is_hit = more["sleeps"] and "is_server" not in more
+    return Case(name, Topology(dp=ranks), *((DIFFERS, "samples") if is_hit else (PASSED, "")), more, core)
 
 
 CASES = (
@@ -65,6 +67,10 @@ GRID = [
     _case("a sync, on an NPU", 0, 1, 2, job="sync", is_npu=True),
     _case("what no sync sends", 0, 1, 2, job="sync", ranks=2, is_sharded=True, beyond=True),
     _case("before any sync", 0, 0, loaded=0, of=[_GENERATE]),
+    _case("a sync, and no sleep after it", 0, 1, 2, job="sync", stays=True),
+    _case("a server", 0, 1, 2, is_server=True, of=[_GENERATE, _SYNC]),
+    _case("a reload fails", 0, 0, 1, fails=True, of=[_GENERATE, _SYNC], beyond=True),
+    _case("a reload fails in OpenEnv", 0, 0, 1, fails=True, job="OpenEnv", beyond=True),
 ]
 HELD = {
     r"^(?!.*(sleep|_loaded_step)).*": "of what is sampled how, and of how a sync sends the weights",
@@ -76,7 +82,8 @@ def settings(case: Case) -> dict[str, Any]:
     """Return what the user of such a job sets."""
     given = case.options
     return {
-        **{"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": given["sleeps"]},
+        **{"use_vllm": True, "vllm_enable_sleep_mode": given["sleeps"]},
+        "vllm_mode": "server" if "is_server" in given else "colocate",
         **{"version trl": "1.9.2", "a step generates more than once": True},
         "ranks differ in their turns under FSDP or ZeRO-3": "is_uneven" in given and "is_sharded" in given,
         "code of your own lets vLLM sleep": "own" in given,
@@ -115,41 +122,68 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Take anything; return nothing."""
 
 
+class _Done(Exception):
+    """A generation is done. What becomes of its tokens takes no part."""
+
+
+class _Failed(RuntimeError):
+    """The checkpoint cannot be read."""
+
+
 class _Engine:
     """vLLM: it forgets its weights at level 2, reloads them from the checkpoint, and drops what comes in its sleep."""
 
-    is_npu = False
+    is_npu = fails = False
 
     def __init__(self, **_: Any) -> None:
-        self.weights, self.is_asleep = {"weight": 0.5, "unsent": _UNSENT}, False
-        self.sent, self.sampled = 0, list[tuple[float, float | None]]()
+        self.weights, self.asleep = {"weight": 0.5, "unsent": _UNSENT}, set[str]()
+        self.sent, self.has_read, self.sampled = 0, False, list[tuple[float, float | None]]()
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.load))
         worker = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
         self.llm_engine, self.reset_prefix_cache = SimpleNamespace(model_executor=worker), _nothing
 
-    def sleep(self, level: int) -> None:
-        self.is_asleep, self.weights = True, dict.fromkeys(self.weights, _LOST) if level == 2 else self.weights
+    def sleep(self, level: int = 1) -> None:
+        self.asleep, self.weights = {*_TAGS}, dict.fromkeys(self.weights, _LOST) if level == 2 else self.weights
 
-    def wake_up(self, tags: Sequence[str] = ("weights", "kv_cache")) -> None:
-        self.is_asleep = self.is_asleep and "weights" not in tags
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        self.asleep -= {*(tags or _TAGS)}
 
     def collective_rpc(self, method: str) -> None:
         if self.is_npu or method != "reload_weights":
             raise NotImplementedError
-        self.weights |= {} if self.is_asleep else {"weight": 0.5, "unsent": _UNSENT}
+        self.has_read = True
+        if self.fails and self.sampled:
+            raise _Failed
+        self._take({"weight": 0.5, "unsent": _UNSENT})
 
     def load(self, weights: Sequence[tuple[str, Any]]) -> None:
         self.sent += 1
-        self.weights |= {} if self.is_asleep else {name: float(it) for name, it in weights}
+        self._take({name: float(it) for name, it in weights})
+
+    def _take(self, weights: dict[str, float]) -> None:
+        self.weights |= {} if "weights" in self.asleep else weights
 
     def generate(self, prompts: Sequence[Any], **_: Any) -> list[Any]:
+        if "kv_cache" in self.asleep:
+            raise RuntimeError("vLLM samples without a cache")
         self.sampled.append((self.weights["weight"], self.weights.get("unsent")))
         answer = SimpleNamespace(token_ids=[0], logprobs=[{0: SimpleNamespace(logprob=-1.0, rank=1)}], text="")
         return [SimpleNamespace(prompt_token_ids=[0], outputs=[answer]) for _ in prompts]
 
 
-class _Done(Exception):
-    """A generation is done. What becomes of its tokens takes no part."""
+class _Server(_Engine):
+    """The client of a server of vLLM. Nothing sleeps there."""
+
+    def update_named_param(self, *weight: Any) -> None:
+        self.load([weight])
+
+    def update_named_params(self, _: Any, weights: Any) -> None:  # from 1.11 on
+        for weight in weights:
+            self.load([weight])
+
+    def generate(self, prompts: Sequence[Any], **_: Any) -> list[Any]:
+        super().generate(prompts)
+        raise _Done
 
 
 @contextlib.contextmanager
@@ -164,13 +198,13 @@ def _gathered(params: Any) -> Iterator[None]:
     param.data = own
 
 
-def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], int]:
-    """Generate at each step. Return which weights each generation sampled with, and how many were sent in all."""
+def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], int, bool]:
+    """Return which weights each generation sampled with, how many were sent in all, and whether any were read again."""
     import torch
 
     given = case.options
     model: Any = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.zeros(()))})
-    model.name_or_path, _Engine.is_npu = "", "is_npu" in given
+    model.name_or_path, _Engine.is_npu, _Engine.fails = "", "is_npu" in given, "fails" in given
     trainer = _trainer(case, rank, model)
     known = {"prompts": ["0"], "prompt_ids": [[0]], "num_generations": 1}
     asked = inspect.signature(trainer._generate_single_turn).parameters.values()
@@ -180,15 +214,15 @@ def on_rank(case: Case, rank: int) -> tuple[list[tuple[float, float | None]], in
         if "own" in given and step == trainer._last_loaded_step:
             trainer.vllm_generation.sync_weights()
             trainer.llm.sleep(2)
-        if given["job"] != "OpenEnv":
-            with contextlib.suppress(_Done):
+        with contextlib.suppress(_Done, _Failed):
+            if given["job"] != "OpenEnv":
                 trainer._generate_single_turn(**{it.name: known.get(it.name) for it in asked if it.default is it.empty})
-            continue
-        if step != trainer._last_loaded_step:  # as before a rollout_func
-            trainer.vllm_generation.sync_weights()
-            trainer._last_loaded_step = step
-        getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
-    return trainer.llm.sampled, trainer.llm.sent
+                continue
+            if step != trainer._last_loaded_step:  # as before a rollout_func
+                trainer.vllm_generation.sync_weights()
+                trainer._last_loaded_step = step
+            getattr(importlib.import_module(_OPENENV), _ROLLOUT)(trainer, [[0]], as_chat=False)
+    return trainer.llm.sampled, trainer.llm.sent, trainer.llm.has_read
 
 
 def _steps(case: Case, rank: int) -> Sequence[int]:
@@ -235,17 +269,22 @@ def _trainer(case: Case, rank: int, model: Any) -> Any:
     )
     engine._dist = SimpleNamespace(is_fsdp=False, gather_params=gather)
     trainer.vllm_generation, trainer.llm = engine, engine.llm
+    if "is_server" in given:
+        engine.mode, engine.processing_class = "server", MagicMock()
+        trainer.llm = engine.vllm_client = _Server()
+        del engine.llm
     if function:
-        _fill_in(engine, function)
+        _fill_in(case, engine, trainer.llm)
     return trainer
 
 
-def _fill_in(engine: Any, function: str) -> None:
+def _fill_in(case: Case, engine: Any, llm: Any) -> None:
     """Give a function that is run by itself what the others are with the fix."""
-    sync, itself, llm, sleeps = engine.sync_weights, engine.generate, engine.llm, engine.enable_sleep_mode
+    function, sync, itself = case.options["function"], engine.sync_weights, engine.generate
+    sleeps = engine.enable_sleep_mode and engine.mode == "colocate"
 
     def woken() -> None:
-        llm.wake_up()
+        llm.wake_up(["weights"])
         with contextlib.suppress(NotImplementedError):
             llm.collective_rpc("reload_weights")
         sync()
@@ -258,8 +297,9 @@ def _fill_in(engine: Any, function: str) -> None:
             raise _Done
         if sleeps and (function != _SYNC or getattr(engine, "_llm_weights_sleeping", True)):
             woken()
+        llm.wake_up(["kv_cache"])
         llm.generate([0])
-        if sleeps:
+        if sleeps and "stays" not in case.options:
             llm.sleep(2)
             engine._llm_weights_sleeping = True
         raise _Done
@@ -269,21 +309,29 @@ def _fill_in(engine: Any, function: str) -> None:
         engine.sync_weights = woken
 
 
-def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int]]) -> str:
-    """Return which generation sampled with other weights than are due, or how often they were sent in vain."""
+def wrong(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, bool]]) -> str:
+    """Return which generation sampled with other weights than are due, or what was sent or read in vain."""
     given, function = case.options, case.options.get("function", "")
     is_part = function.endswith(_TURN) or (function == _SYNC and "beyond" not in given) or "is_npu" in given
-    for rank, (sampled, sent) in enumerate(ranks):
-        due = _steps(case, rank)
+    for rank, (sampled, sent, has_read) in enumerate(ranks):
+        due = _due(case, rank)
         lost = [unsent for _, unsent in sampled if unsent == _LOST and not is_part]
-        if [weight for weight, _ in sampled] != [*due] or lost:
+        if [weight for weight, _ in sampled] != due or lost:
             return right(case, ranks)
         if not function.endswith(_TURN) and sent != len(due if given["sleeps"] else {*due}):
             return f"rank {rank} sends the weights {sent} times for {len(due)} generations"
+        if has_read and not given["sleeps"]:
+            return f"rank {rank} reads the checkpoint, and never slept"
     return ""
 
 
-def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int]]) -> str:
+def _due(case: Case, rank: int) -> list[int]:
+    """Return the weights of each generation. A reload that fails ends them."""
+    steps = [*_steps(case, rank)]
+    return steps[:1] if "fails" in case.options else steps
+
+
+def right(case: Case, ranks: Sequence[tuple[list[tuple[float, float | None]], int, bool]]) -> str:
     """Return what was seen, beside what is due."""
-    sampled = [*zip(*ranks[0][0])]
-    return f"vLLM samples with {[*sampled[0]]}, due {[*case.options['steps']]}, and with {[*sampled[1]]} of disk"
+    sampled = [*zip(*ranks[0][0])] or [(), ()]
+    return f"vLLM samples with {[*sampled[0]]}, due {_due(case, 0)}, and with {[*sampled[1]]} of disk"

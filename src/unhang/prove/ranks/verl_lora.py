@@ -29,7 +29,10 @@ def prepare(*more: str) -> None:
 
 
 def small_model(job: Any) -> Any:
-    """Return a model of three layers, of which one has an adapter; and of a fourth one that has, if it is whole."""
+    """Return a model of three layers, of which one has an adapter; and of a fourth one that has, if it is whole.
+
+    If the job asks for buffers, one layer has some: as the router of experts has, and of other kinds.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -38,6 +41,8 @@ def small_model(job: Any) -> Any:
     layers: dict[str, Any] = {
         name: torch.nn.Linear(_WIDTH, _WIDTH) for name in ("q", "norm", "head", "k") if name in (*names, "head")
     }
+    for number, dtype in enumerate((torch.float32, torch.long) if getattr(job, "has_buffers", False) else ()):
+        layers["norm"].register_buffer(f"buffer{number}", torch.full([3] * (1 - number), 3.3, dtype=dtype))
     block = torch.nn.Sequential(OrderedDict([(name, layers[name]) for name in names]))
     model: Any = torch.nn.Sequential(OrderedDict(block=block, head=layers["head"]))
     model._checkpoint_conversion_mapping = {"^stem": "block"}  # as transformers renames weights
