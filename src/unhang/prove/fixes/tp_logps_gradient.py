@@ -39,8 +39,13 @@ CASES = (
     Case("gkd-tp1", Topology(), PASSED, options=_GKD),
     Case("grpo-tp2-no-gradient", _TWO, PASSED, options={**_GRPO, "grad": False}, core=True),
 )
-_KINDS = {"plain": {}, "peaked": _PEAKED, "batch": _BATCH, "far": {"far": 100.0}, "apart": {"apart": 10.0}}
-_OF_GKD = {"peaked": {"tokens": 1}, "batch": {"transposed": True, "flat": False}, "far": {"far": -150.0}}
+_FAR: dict[str, Any] = {"far": 100.0}
+_KINDS = {"plain": {}, "peaked": _PEAKED, "batch": _BATCH, "far": _FAR, "apart": {"apart": 10.0}}
+_OF_GKD: dict[str, dict[str, Any]] = {
+    "peaked": {"tokens": 1},
+    "batch": {"transposed": True, "flat": False},
+    "far": {"far": -150.0},
+}
 """What differs in GKD. Its loss takes the logits of chunks of tokens, without a batch, and the last may be of one."""
 GRID = [
     Case(
