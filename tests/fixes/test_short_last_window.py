@@ -49,10 +49,9 @@ BY_HAND = {
     "in the first epoch": Sub(_TAKEN, f"{_TAKEN} if self.state.epoch < 1 else window", EVERY),
     "on the first rank": Sub("if model.training", "if model.training and self.args.process_index == 0", EVERY),
 }
-_ONE = Sub(_TAKEN, _TAKEN.replace("window", "1"))
 PACKED = {
     **BY_HAND,
-    "one for a default of the factor": _ONE,
+    "one for a default of the factor": Sub(_TAKEN, _TAKEN.replace("window", "1")),
     "the factor alone": Sub(_TAKEN, "window", 1),
     "the divisor alone": Sub(_TAKEN, "window"),
 }
