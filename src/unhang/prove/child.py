@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from . import missing
 from .cases import ABSENT, BROKEN, Case, Outcome, Topology
 from .ranks import nccl, shims, sites, tidy
-from .scene import alone
+from .scene import alone, warm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,11 +69,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"problem": f"no torch here: {error}", "pip": importlib.util.find_spec("pip") is not None}
     importlib.import_module(".fixes", __package__).__path__ += question["packs"]
     proof = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
-    for name in (*getattr(proof, "WARM", ()), *_WARM):
-        try:
-            importlib.import_module(name)
-        except Exception:  # the variant that needs it reports the error
-            continue
+    warm(proof, *_WARM)
     shims.DEVICE = question["device"]
     if shims.DEVICE == "cuda" and not torch.cuda.device_count():
         built = "is built without CUDA" if torch.version.cuda is None else "sees no GPU"

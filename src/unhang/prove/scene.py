@@ -83,9 +83,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     importlib.import_module(".fixes", __package__).__path__ += question["packs"]
     proof: Any = importlib.import_module(f".fixes.{question['fix'].replace('-', '_')}", __package__)
-    for name in ("torch._dynamo", *getattr(proof, "WARM", ())):  # torch imports it late: else in each fork
-        with suppress(Exception):  # what needs it reports the error
-            importlib.import_module(name)
+    warm(proof, "torch._dynamo")  # torch imports it at its first use
     proof.prepare()
     module = importlib.import_module(question["module"])
     gc.freeze()  # no fork looks through what is here
@@ -96,6 +94,13 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         )._asdict()
         for name, text in question["texts"].items()
     }  # fmt: skip
+
+
+def warm(proof: Any, *names: str) -> None:
+    """Import what a proof wants, and these modules, once and not in each fork."""
+    for name in (*getattr(proof, "WARM", ()), *names):
+        with suppress(Exception):  # what needs it reports the error
+            importlib.import_module(name)
 
 
 def loopback() -> None:
