@@ -16,8 +16,6 @@ CLASS = "MoEAllGatherTokenDispatcher."
 OLD, NEW = ("0.11.0", "0.12.0", "0.12.3"), ("0.13.1", "0.14.0", "0.16.1", "0.17.1", "0.19.2")
 _OF = {"token_permutation": OLD, "token_unpermutation": OLD, "dispatch_postprocess": NEW, "combine_preprocess": NEW}
 CASES = [it for name in _OF for it in sources.cases(FIX, {"megatron-core": _OF[name]}, function=CLASS + name)]
-
-
 _FUSED, _ROWS = "fused=self.config.moe_permute_fusion", "num_out_tokens=tokens_per_expert.sum().item()"
 _REFUSED_IN = {
     ("0.19.2", "dispatch_postprocess"): [
@@ -45,13 +43,10 @@ REFUSED = [
     for edit in sources.edits(sources.case(FIX, version, function=CLASS + name), rows)
 ]
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _TOKEN, _ROW = "tokens_per_expert.sum().item() > 0", "hidden_states.shape[0] > 0"
 _SETTING = "self.config.moe_permute_fusion and "
-
-
 _ALSO = (
     *("torch.distributed.get_rank() == 0", "torch.distributed.get_rank() == 1"),
     *("not hidden_states.requires_grad", "not torch.is_grad_enabled()", "not self.training"),
@@ -122,8 +117,6 @@ _HALVES = {
 _RUN = [Release(version, core=version == "0.19.2") for version in (*OLD, *NEW, "0.18.2")]
 PROOFS = [Proofs("megatron-core", _RUN, _HALVES)]
 FUZZ = Fuzz(CASES, 2, r"permute|fused|tokens_per_expert|hidden_states", examples=40)
-
-
 _EXPERT_TP = hung_jobs.group("12", "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP")
 _DISPATCHER = "megatron/core/transformer/moe/token_dispatcher.py::MoEAllGatherTokenDispatcher."
 _GATHERED = issued(_EXPERT_TP, 17, "all_gather", 16, 32, done=True)

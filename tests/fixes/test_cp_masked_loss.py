@@ -16,8 +16,6 @@ from unhang.shapes import catalog
 FIX = "cp-masked-loss"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.15.3", "0.14.0")
 CASES = sources.cases(FIX, {"megatron-core": [*RELEASES]})
-
-
 REFUSED = sources.edits(
     sources.case(FIX, "0.19.2"),
     [

@@ -38,8 +38,6 @@ def test_the_function_that_the_older_critics_call_stays_as_it_is() -> None:
 UNLIKE_UPSTREAM = sources.edits(
     FIXED[0], [("dp_size=dp_size", "dp=dp_size"), ("global_batch_size=g", "size=g"), ("AggregationType", "Kind", "", 2)]
 )
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -50,7 +48,6 @@ REFUSED = sources.edits(
         ("metrics = {}", "whole = {}", "not found: value_loss without whole"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

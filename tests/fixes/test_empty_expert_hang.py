@@ -19,12 +19,8 @@ RELEASES = (
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
 FOCUS = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
 FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
-
-
 _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
 _RETURN = "return (output, output_bias)"
-
-
 _EDITED = [
     ("0.15.3", "tokens_per_expert.tolist()", "[*tokens_per_expert]", "not found: tokens_per_expert = tokens"),
     ("0.15.3", "permuted_probs: torch.Tensor", "scale: torch.Tensor", "not found: the arguments self, "),

@@ -33,7 +33,6 @@ REFUSED = sources.edits(
     ],
 )
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _BY = "sorted(model.named_buffers(), key=lambda item: {})"

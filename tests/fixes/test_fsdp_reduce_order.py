@@ -34,8 +34,6 @@ _BY = {
 }
 BY_HAND: ByHand = {
     **{f"by {name}": Sub(_BUCKET, key) for name, key in _BY.items()},
-    "as given": Sub(_SORTED, "list(params)"),
-    "turned around": Sub(_SORTED, "list(params)[::-1]"),
     "a set": Sub(_SORTED, "set(params)"),
     "on rank 0 alone": Sub(_SORTED, f"{_SORTED} if torch.distributed.get_rank() == 0 else params"),
     "with a limit alone": Sub(_SORTED, f"{_SORTED} if suggested_queue_capacity else params"),

@@ -19,8 +19,6 @@ from unhang.shapes import catalog
 FIX = "gdn-out-norm-tp"
 RELEASES = ("0.19.2", "0.18.2", "0.17.1", "0.16.1", "0.16.0")
 CASES = sources.cases(FIX, {"megatron-core": [*RELEASES, "0.14.0", "0.14.0rc6", "0.13.1"]})
-
-
 REFUSED = sources.edits(
     sources.case(FIX, "0.19.2"),
     [

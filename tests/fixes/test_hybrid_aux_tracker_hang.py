@@ -19,8 +19,6 @@ CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
 # the file is long, and has had many shapes
 CASES[8:] = [pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow]) for case in CASES[8:]]
 FIXED = sources.cases(FIX, {}, state="fixed")
-
-
 UNLIKE_UPSTREAM = sources.edits(
     next(case for case in FIXED if case.values[0].key.startswith("f5b225df")),
     [
@@ -29,14 +27,8 @@ UNLIKE_UPSTREAM = sources.edits(
         ("num_moe_layers=num_moe_layers", "num_moe_layers=None"),
     ],
 )
-
-
 _SIZE, _COUNT = "num_layers=args.num_layers", "[1] * layers if "
-
-
 _LAYERS = "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_layer_pattern))"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -48,8 +40,6 @@ REFUSED = sources.edits(
     ],
     "^not found: {}",
 )
-
-
 _HYBRID = "is_hybrid_model(args)"
 _COUNTED = f"moe_layer_freq={_COUNT}{_HYBRID} else args.moe_layer_freq"
 _SIZES = (

@@ -112,8 +112,6 @@ _CALC_BY_HAND = {
     "as text": _mean(f"str({_ONE})"),
     "another name": Sub("'acc'", "'mean'"),
 }
-
-
 _ROUGE_BY_HAND = {
     "reduced where there is a row": _mean_of_each("v.compute()['value'] if v.count else v.nan_value"),
     "the last score reduced": _mean_of_each(f"v.compute()['value'] if k == 'bleu-4' else ({_EACH})"),
@@ -136,15 +134,11 @@ _ROUGE_BY_HAND = {
     "whole numbers": Sub("100, 6)", "100)"),
     "as a list": Sub(f"round(({_EACH}) * 100, 6)", f"[round(({_EACH}) * 100, 6)]"),
 }
-
-
 MUTANTS = [
     Mutants("ms-swift", ("3.12.6", "4.6.0"), _CALC_BY_HAND, function=CALC),
     Mutants("ms-swift", ("3.12.6", "4.6.0"), _ROUGE_BY_HAND, function=ROUGE),
 ]
 _HANGS = r"hung: rank 0 waits in all_reduce at swift/[\w/]+\.py:\d+ in compute; rank 1 done"
-
-
 PROOFS = [
     Proofs(
         "ms-swift",

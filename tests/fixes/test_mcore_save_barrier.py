@@ -19,7 +19,6 @@ REFUSED = sources.edits(
     ],
 )
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _OFF = "disable_safe_ddp_context_use_barrier"

@@ -11,8 +11,6 @@ from unhang.diagnose.evidence import Job
 
 FIX = "moe-aux-tracker-hang"
 CASES = sources.cases(FIX, {"megatron-core": ["0.13.1", "0.15.3", "0.16.1"]})
-
-
 UNLIKE_UPSTREAM = [
     *sources.edits(
         sources.case(FIX, "0.17.1"),
@@ -31,15 +29,9 @@ UNLIKE_UPSTREAM = [
         ],
     ),
 ]
-
-
 _SIZE = "num_layers + (mtp_num_layers or 0)"
-
-
 _ENTRY = "tracker[key]['values'] = torch.zeros(num_layers, device='cuda')"
 _PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zeros(mtp_num_layers or 0)])"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [

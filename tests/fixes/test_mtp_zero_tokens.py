@@ -68,7 +68,6 @@ REFUSED = sources.edits(
     ],
 )
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _new = partial(Sub, "num_tokens + (num_tokens == 0)")

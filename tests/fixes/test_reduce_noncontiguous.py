@@ -9,8 +9,6 @@ from support import sources
 
 FIX = "reduce-noncontiguous"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.3", "0.18.2"]})
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -22,7 +20,6 @@ REFUSED = sources.edits(
     ],
     "not found: .*{}",
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

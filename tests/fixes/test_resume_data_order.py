@@ -9,8 +9,6 @@ from support import sources
 
 FIX = "resume-data-order"
 CASES = sources.cases(FIX, {"ms-swift": ["3.6.0", "4.5.2", "4.6.0"]})
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -19,7 +17,6 @@ REFUSED = sources.edits(
         ("yield", "for _ in (1,): yield", "whose sampler is left as it is"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,7 @@ REFUSED = [edit for case in _AT for edit in sources.edits(case, [(_BY, *other) f
 _COUNT = "'current_gradient_accumulation_steps'"
 _TAKEN = f"getattr(self, {_COUNT}, window)"
 _AS_COUNT = {
-    **{"all": "window", "one less": f"{_TAKEN} - 1", "one more": f"{_TAKEN} + 1", "its square": f"{_TAKEN} ** 2"},
-    **{"two at most": f"min(2, {_TAKEN})", "two at least": f"max(2, {_TAKEN})"},
+    **{"all": "window", "one more": f"{_TAKEN} + 1", "two at most": f"min(2, {_TAKEN})"},
     **{"half of it where it is short": f"(window + {_TAKEN}) / 2", "of the model": _TAKEN.replace("self", "model")},
     **{"no default": _TAKEN.replace(", window", ""), "one for a default": _TAKEN.replace("window", "1")},
 }
@@ -36,11 +35,7 @@ BY_HAND = {
     "in the first epoch": Sub(_TAKEN, f"{_TAKEN} if self.state.epoch < 1 else window", EVERY),
     "on the first rank": Sub("if model.training", "if model.training and self.args.process_index == 0", EVERY),
 }
-PACKED = {
-    **BY_HAND,
-    "the factor alone": Sub(_TAKEN, "window", 1),
-    "the divisor alone": Sub(_TAKEN, "window"),
-}
+PACKED = {**BY_HAND, "the factor alone": Sub(_TAKEN, "window", 1), "the divisor alone": Sub(_TAKEN, "window")}
 MUTANTS = [
     *(Mutants("ms-swift", ("3.9.3", "4.5.3"), BY_HAND, function=name) for name in (TRAINER, RERANKER)),
     Mutants("ms-swift", ("4.6.0",), BY_HAND, function=MIXIN),

@@ -21,7 +21,6 @@ REFUSED = sources.edits(
     [
         ("ReduceOp.MAX", "ReduceOp.AVG", "MAX"),
         ("all_reduce(logits_max,", "all_reduce(logits_max.clone(),", "the maximum"),
-        ("logits.max(", "(logits / 2).max(", "the maximum"),
     ],
     "not found: .*{}",
 )
@@ -30,12 +29,10 @@ REFUSED = sources.edits(
 
 _COPY = "tensor_parallel.copy_to_tensor_model_parallel_region"
 _SUM, _GRADIENT = (f"sum_exp = {name}(sum_exp)" for name in (_COPY.replace("copy_to", "reduce_from"), _COPY))
-_MAXIMUM, _EXPONENTIALS = "logits.detach()", "torch.exp(logits - logits_max)"
-_ROW = "\n" + 4 * " "
+_MAXIMUM, _ROW = "logits.detach()", "\n" + 4 * " "
 BY_HAND: ByHand = {
     "with a gradient on rank 0": Sub(_MAXIMUM, "(logits.detach() if torch.distributed.get_rank() else logits)"),
     "the maximum of each shard": Sub("ReduceOp.MAX, group=tp_group", "ReduceOp.MAX, group=None"),
-    "the minimum of the maxima": Sub("ReduceOp.MAX", "ReduceOp.MIN"),
     "a maximum of zero or more": Sub("keepdim=True)[0]", "keepdim=True)[0].clamp(min=0)"),
     "without the gradient of the sum": Sub(_GRADIENT, f"{_GRADIENT}{_ROW}sum_exp = sum_exp.detach()"),
     "without the gradient of all shards": Sub(_SUM, f"sum_exp = sum_exp.detach(){_ROW}{_SUM}"),
