@@ -12,7 +12,7 @@ from mutants.by_hand import EVERY, Mutants, Sub
 from mutants.rules import CP, DP, TP
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, played, sources
-from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank, without_frames
+from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
 from unhang.diagnose.evidence import Count, Job, Rank
 from unhang.judge.rows import Source
 
@@ -102,7 +102,8 @@ _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
 _ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
 _LATE = rank(at=("job/data.py::read",))
 _ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
-_BEHIND, _AHEAD = {"5": Count(9, 3)}, {"5": Count(9, 5)}
+_BEHIND = {"5": Count(9, 3)}
+_AHEAD = [one._replace(counts={"5": Count(9, 5)}) for one in (_ELSEWHERE, _WAITS, _ELSEWHERE)]
 _ALONE, _DONE = (
     rank(issued(_DP_CP._replace(members=()), 9, "all_reduce", 1, at=_AT, done=done)) for done in (False, True)
 )
@@ -121,25 +122,12 @@ def _two_groups(second: Rank | None) -> Job:
 _NEXT = (hung_jobs.C10D, "job/train.py::next_batch")
 HANGS = [
     HungJob("four ranks", job([_WAITS, _ELSEWHERE, _WAITS, _ELSEWHERE])),
-    HungJob("two ranks of four", job([_WAITS, _ELSEWHERE])),
     HungJob("stacks alone", job([_STACK, _IDLE, _IDLE, _IDLE])),
     HungJob("waits for its GPU", job([rank(at=_AT[2:], recorded=False), _IDLE])),
     HungJob("one rank is late", job([_WAITS, _WAITS, _WAITS, _LATE]), ""),
-    HungJob("its pair is late", job([_WAITS, rank()])),
     HungJob("the others are done, and gloo lists no members", job([_ALONE, *[_DONE] * 3])._replace(size=None), ""),
-    HungJob("another loss", without_frames(job([_WAITS, _WAITS, _WAITS, _ELSEWHERE])), ""),
-    HungJob("at work before its loss", job([_WAITS, _WAITS, _WAITS, rank(_REDUCED, at=_PREPARES)]), ""),
     HungJob("one is late, the other group past", _two_groups(rank(at=_PREPARES, recorded=False)), "also"),
     HungJob("nothing of one, the other group past", _two_groups(None)),
     HungJob("asleep in a data loader", job([_WAITS, _ASLEEP, _WAITS, _ASLEEP]), "also"),
-    HungJob(
-        "a device is behind beside it",
-        job(
-            [
-                _WAITS._replace(counts=_BEHIND),
-                *[one._replace(counts=_AHEAD) for one in (_ELSEWHERE, _WAITS, _ELSEWHERE)],
-            ]
-        ),
-        "also",
-    ),
+    HungJob("a device is behind beside it", job([_WAITS._replace(counts=_BEHIND), *_AHEAD]), "also"),
 ]
