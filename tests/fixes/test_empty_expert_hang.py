@@ -64,26 +64,21 @@ _GRADS = issued(
     hung_jobs.group("3", "DATA_PARALLEL_GROUP_WITH_CP"), 1, "reduce_scatter", 64, at=("megatron/core/a.py::sync",)
 )
 _LEFT = rank(_tokens(0, 64).last[0], _GRADS)
-_LEFT_OTHERWISE = _LEFT._replace(waiting=(_GRADS._replace(frames=hung_jobs.frames("train.py::sync")),))
 _WAITS_BEFORE = _WAITS._replace(waiting=(*_WAITS.waiting, _GRADS))
 _FORWARD_STEP = "megatron/core/pipeline_parallel/schedules.py::forward_step"
 _AVERAGE = "megatron/training/utils.py::average_losses_across_data_parallel_group"
-_PREPROCESS = "megatron/core/transformer/moe/token_dispatcher.py::preprocess"
 _REDUCES = issued(WORLD, 1, "all_reduce", 1)
-_IN_LOSS, _IN_NEXT, _IN_SAVE = (
+_IN_LOSS, _IN_SAVE = (
     rank(_tokens(0, 64).last[0], _REDUCES._replace(frames=at))
     for at in (
         hung_jobs.frames(_AVERAGE, "pretrain_gpt.py::loss_func", _FORWARD_STEP),
-        hung_jobs.frames(_PREPROCESS, _FORWARD_STEP),
         (Frame("save", "/job/checkpoint.py", 4),),
     )
 )
 HANGS = [
     HungJob("no token, and on to what its peers issued", job([*[_WAITS_BEFORE] * 3, _LEFT])),
-    HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE])),
     HungJob("no token on three ranks", job([_WAITS, *[_tokens(0, 64)] * 3])),
     HungJob("no token, and still in its forward", job([*[_WAITS_BEFORE] * 3, _IN_LOSS])),
-    HungJob("no token, and in the next forward", job([*[_WAITS_BEFORE] * 3, _IN_NEXT])),
     HungJob("no token, and in a user's save", job([*[_WAITS_BEFORE] * 3, _IN_SAVE])),
     HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), ""),
     HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "also"),
