@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fixes.empty_expert_hang.mutants import MUTANTS as MUTANTS
 from fixes.empty_expert_hang.proofs import PROOFS as PROOFS
 from fuzz.subject import Fuzz
@@ -26,7 +24,6 @@ _EDITED = [
     ("0.15.3", "permuted_probs: torch.Tensor", "scale: torch.Tensor", "not found: the arguments self, "),
     ("0.15.3", _TOLIST, f"{_TOLIST}\n    {_TOLIST}", "found 2 times"),
     ("0.15.3", _RETURN, "return output", "not found: return output, output_bias, as the last statement"),
-    ("0.15.3", _RETURN, "return (self.done(output), None)", "not found: return output, output_bias, as the last"),
     ("0.15.3", _TOLIST, f"{_TOLIST}\n    has_no_tokens = False", "not found: .* followed by"),
     ("0.19.2", "tokens_per_expert.tolist()", "[*tokens_per_expert.tolist()]", "not found: tokens"),
     ("0.19.2", "skip_routed_expert_padding(self.config)", "self.pads", "not found: padding that is left"),
@@ -44,13 +41,6 @@ def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:
     changed = f"{before}{tolist}        # a comment\n{rows}{after}".encode()
     done = sources.rewritten(source.target, changed, source.known.result)  # it checks that this is the result
     assert b"# a comment" not in done
-
-
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_whole_pull_request_is_in_each_shape_with_it(pull: sources.Case) -> None:
-    code = sources.unparsed(pull.load().function)
-    for part in ("is_dummy_forward = sum(tokens_per_expert) == 0", "if is_dummy_forward:\n        output = output[:0]"):
-        assert part in code
 
 
 def _tokens(rows: int, columns: int) -> Rank:

@@ -13,20 +13,13 @@ from unhang.diagnose.evidence import Job
 
 FIX = "fsdp2-buffer-order"
 CASES = sources.cases(FIX, {"verl": ["0.7.1"]})
-UNLIKE_UPSTREAM = sources.edits(
-    sources.case(FIX, "0.8.0"),
-    [
-        ("key=lambda x: x[0]", "key=lambda x: x[1].numel()"),
-        ("dist.broadcast(buf, src=0)", "dist.broadcast(buf, src=1)"),
-        ("in bufs:", "in model.named_buffers():"),
-    ],
-)
+_UNLIKE = [("key=lambda x: x[0]", "key=lambda x: x[1].numel()"), ("in bufs:", "in model.named_buffers():")]
+UNLIKE_UPSTREAM = sources.edits(sources.case(FIX, "0.8.0"), _UNLIKE)
 _BUFFERS, _SEND = "model.named_buffers()", "dist.broadcast(buf, src=0)"
 _LOOP = f"for name, buf in {_BUFFERS}:\n        {_SEND}"
 REFUSED = sources.edits(
     CASES[0],
     [
-        (_BUFFERS, "model.named_parameters()", "not found"),
         (_SEND, "print(buf, src=0)", "not found"),
         (_BUFFERS, f"sorted(x) and {_BUFFERS}", "not found"),
         (_LOOP, f"{_LOOP}\n    {_LOOP}", "found 2 times"),

@@ -17,8 +17,7 @@ REFUSED = sources.edits(
     CASES[0],
     [
         ("logps = self.get_logps(output_tensor", "logps = self.other_logps(output_tensor", "logps = self.get_logps"),
-        *((_CALL, new, "dpo_loss") for new in (f"{_CALL}logps, ", "other_trainer.dpo_loss(")),
-        *((_REFERENCE, f"{_REFERENCE[:-1]}, 'ipo')", "dpo_loss"), ("ref_logps[:", "other_logps[:", "dpo_loss")),
+        *((_CALL, f"{_CALL}logps, ", "dpo_loss"), (_REFERENCE, f"{_REFERENCE[:-1]}, 'ipo')", "dpo_loss")),
     ],
     "not found: .*{}",
 )
@@ -42,17 +41,12 @@ _COUNT = "tokens = self.get_logps(each, labels, packed_seq_params).clamp(min=1)"
 _TAKES = "'loss_type' in inspect.signature(self.dummy_dpo_trainer.dpo_loss).parameters"
 _TYPE, _NAMED = "self.dummy_dpo_trainer.loss_type", "named['loss_type'] = self.dummy_dpo_trainer.loss_type"
 _BY_HAND = {
-    _MEANS: [
-        *("pass", "scores = scores / tokens", "ref_scores = ref_scores / tokens"),
-        f"{_MEANS}\n            logps = scores",
-    ],
-    f"{_TYPE} == 'ipo'": ["True"],
+    _MEANS: ["scores = scores / tokens", "ref_scores = ref_scores / tokens", f"{_MEANS}\n            logps = scores"],
     _COUNT: [
         *("tokens = (labels != -100).sum().clamp(min=1)", _COUNT.replace("labels,", "labels * 0,")),
         *(f"{_COUNT}\n            tokens = tokens.{it}()" for it in ("sum", "mean")),
     ],
     ".clamp(min=1)": ["", ".clamp(min=2)"],
-    "output_tensor, -1": ["output_tensor, 1", "output_tensor, -2"],
     _TAKES: ["False", "True", *(f"{_TAKES} and {_TYPE} {it}" for it in ("== 'ipo'", "!= 'ipo'", "!= 'hing'"))],
     _NAMED: ["named['loss_type'] = 'hinge'"],
     "scores[num_samples // 2:]": ["scores[:num_samples // 2]"],

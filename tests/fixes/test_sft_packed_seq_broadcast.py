@@ -109,19 +109,14 @@ _SOURCE = rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Int", at=_AT))
 _RECEIVES = rank(issued(_TENSOR, 7, "broadcast", dtype="Long", at=_AT))
 _RECEIVES_TOKENS = rank(issued(_TENSOR, 5, "broadcast", 1, 4096, dtype="Long", at=_AT))
 _FLAG_OF_A_USER = rank(issued(_TENSOR, 7, "broadcast", 1, dtype="Long", at=("job/flags.py::share",)))
-
-
-def _of_four(*dtypes: str) -> Job:
-    group = hung_jobs.group("9", "TENSOR_MODEL_PARALLEL_GROUP")
-    return job([rank(issued(group, 7, "broadcast", 1, dtype=one, at=_AT)) for one in dtypes])
-
-
+_FOUR = hung_jobs.group("9", "TENSOR_MODEL_PARALLEL_GROUP")
+_OF_FOUR = [rank(issued(_FOUR, 7, "broadcast", 1, dtype=it, at=_AT)) for it in ("Int", "Long", "Int", "Int")]
 HANGS = [
     HungJob("two types", job([_SOURCE, _RECEIVES])),
     HungJob("a flag of the user's", job([_SOURCE, _FLAG_OF_A_USER]), "also"),
     HungJob("all have come to it", job([_SOURCE, _SOURCE]), ""),
     HungJob("the source has what receivers have", job([_RECEIVES, _SOURCE]), ""),
-    HungJob("one of three that receive has another type", _of_four("Int", "Long", "Int", "Int")),
+    HungJob("one of three that receive has another type", job(_OF_FOUR)),
     HungJob("another operation", job([_SOURCE, rank(issued(_TENSOR, 7, "all_reduce", 8, 16, at=("model.py::f",)))])),
     HungJob("the source is elsewhere", job([rank(issued(_TENSOR, 7, "all_reduce", 8, 16)), _RECEIVES])),
     HungJob("overflow", _fails("RuntimeError: Storage size calculation overflowed with sizes=[1, 92]", *_AT)),
