@@ -81,7 +81,6 @@ _CORE = {
     "any(warmup_group is other for": [f"any({_RANKS} == torch.distributed.get_process_group_ranks(other) for"],
     _REDUCED: [
         "torch.distributed.barrier(group=warmup_group)",
-        f"torch.distributed.broadcast({_ZEROS}, {_RANKS}[0], group=warmup_group)",
         f"torch.distributed.all_reduce({_ZEROS}, group=torch.distributed.new_group({_RANKS}))",
         f"{_REDUCED}\n            if {_RANK} == 0:\n                warmup_group.allreduce([{_ZEROS}])",
     ],

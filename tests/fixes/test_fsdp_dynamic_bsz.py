@@ -67,7 +67,6 @@ def _mutants(function: str, dynamic: str, batch: str) -> Mutants:
     instead = {
         _WORLD: [*groups, *(f"{_WORLD} if {one} else None" for one in conditions)],
         _GIVEN: _ARGUMENTS,
-        "max_token_len=max_token_len": ["max_token_len=2 * max_token_len"],
         f"prepare_dynamic_batch({batch}, ": [f"prepare_dynamic_batch({batch}.split(2)[0], "],
         f"{_WORLD}\n": [f"{_WORLD}; prepare_dynamic_batch({batch}, max_token_len=max_token_len, {_GIVEN})\n"],
     }

@@ -101,7 +101,6 @@ _REDUCED = issued(_DP_CP, 8, "all_reduce", 64, done=True)
 _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
 _ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
 _LATE = rank(at=("job/data.py::read",))
-_ASLEEP = rank(_REDUCED, at=("torch/utils/data/dataloader.py::_next_data",))
 _BEHIND = {"5": Count(9, 3)}
 _AHEAD = [one._replace(counts={"5": Count(9, 5)}) for one in (_ELSEWHERE, _WAITS, _ELSEWHERE)]
 _ALONE, _DONE = (
@@ -128,6 +127,5 @@ HANGS = [
     HungJob("the others are done, and gloo lists no members", job([_ALONE, *[_DONE] * 3])._replace(size=None), ""),
     HungJob("one is late, the other group past", _two_groups(rank(at=_PREPARES, recorded=False)), "also"),
     HungJob("nothing of one, the other group past", _two_groups(None)),
-    HungJob("asleep in a data loader", job([_WAITS, _ASLEEP, _WAITS, _ASLEEP]), "also"),
     HungJob("a device is behind beside it", job([_WAITS._replace(counts=_BEHIND), *_AHEAD]), "also"),
 ]
