@@ -55,16 +55,11 @@ def _by_hand(condition: str, *others: str) -> ByHand:
 
 
 _EACH = "tokens_per_expert.tolist()"
-_TOKENS_BY_HAND = _by_hand(
-    _TOKEN,
-    *("tokens_per_expert.sum() > 0", f"{_EACH}[0] > 0", f"{_EACH}[-1] > 0", f"min({_EACH}) > 0", f"max({_EACH}) > 0"),
-    _ROW,
-)
-_ROWS_BY_HAND = _by_hand(
-    _ROW,
-    *("len(hidden_states) > 0", "hidden_states.size(0) > 0", "self.local_probs.shape[0] > 0"),
-    *("self.hidden_shape_before_permute[0] > 0", "hidden_states.shape[0] >= self.hidden_shape_before_permute[0]"),
-)
+_OF_SOME = (f"{_EACH}[0] > 0", f"{_EACH}[-1] > 0", f"min({_EACH}) > 0")
+_TOKENS_BY_HAND = _by_hand(_TOKEN, *_OF_SOME, _ROW)
+_BEFORE = "self.hidden_shape_before_permute[0]"
+_OF_OTHERS = ("self.local_probs.shape[0] > 0", f"{_BEFORE} > 0", f"hidden_states.shape[0] >= {_BEFORE}")
+_ROWS_BY_HAND = _by_hand(_ROW, *_OF_OTHERS)
 _BOTH_BY_HAND = {**_ROWS_BY_HAND, "the bias not fused": Sub(_ROW, "False", 1), "the rows not fused": Sub(_ROW, "False")}
 MUTANTS = [
     Mutants("megatron-core", versions, by_hand, function=CLASS + function)

@@ -108,9 +108,11 @@ _BRIDGE_HALVES = {
 # in 0.16 MTP layers need moe-aux-tracker-hang too
 _OF_0_16 = tuple(case for case in proof.CASES if "mtp" not in case.options or "without" in case.options)
 _NOT_0_16 = {"pp3-mtp-0.16": "the routers and the tracker of its core count MTP layers alike"}
-_BESIDE = {"0.6.2": "0.19.2", "0.5.1": "0.17.1", "0.3.1": "0.16.1"}
-_BRIDGES = [Release(own, (("megatron-core", core),), own == "0.6.2") for own, core in _BESIDE.items()]
-_BRIDGES[0] = _BRIDGES[0]._replace(lacking=_NOT_0_16)
+_BRIDGES = [
+    Release("0.6.2", (("megatron-core", "0.19.2"),), core=True, lacking=_NOT_0_16),
+    Release("0.5.1", (("megatron-core", "0.17.1"),)),
+    Release("0.3.1", (("megatron-core", "0.16.1"),)),
+]
 _LINES = [Release("0.17.1", core=True, lacking=_NOT_0_16), Release("0.18.2"), Release("0.19.2")]
 PROOFS = [
     Proofs("megatron-lm", _LINES, _HALVES),
