@@ -12,9 +12,8 @@ from unhang.diagnose.evidence import Job
 FIX = "mean-metric-dtype"
 OLD, NEW = ("3.8.0", "3.12.6"), ("4.0.0", "4.3.0")
 CASES = [case for versions in (OLD, NEW) for case in sources.cases(FIX, {"ms-swift": versions})]
-FIXED = sources.cases(FIX, {"ms-swift": ["4.5.3", "4.6.0"]}, state="fixed")
 _UNLIKE = ("torch.float64", "torch.float32 if self.count else None")
-UNLIKE_UPSTREAM = sources.edits(FIXED[0], [("torch.float32", new) for new in _UNLIKE])
+UNLIKE_UPSTREAM = sources.edits(sources.case(FIX, "4.5.3"), [("torch.float32", new) for new in _UNLIKE])
 _CALL = "torch.tensor([self.state, self.count], device=self.device)"
 _OTHERS = ("torch.tensor([self.state, self.count], dtype=None)", "torch.tensor(*[self.state, self.count], 1)")
 REFUSED = sources.edits(CASES[0], [(_CALL, new, r"not found: torch.tensor\(") for new in _OTHERS])
