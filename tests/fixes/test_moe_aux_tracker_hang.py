@@ -23,6 +23,7 @@ _UNLIKE = {
 }
 UNLIKE_UPSTREAM = [edit for version, of in _UNLIKE.items() for edit in sources.edits(sources.case(FIX, version), of)]
 _ENTRY = "tracker[key]['values'] = torch.zeros(num_layers, device='cuda')"
+_PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zeros(mtp_num_layers or 0)])"
 _ROW = "\n" + 20 * " "
 _EDITED = [
     (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), r"not found: torch.zeros\(num_layers"),
@@ -30,11 +31,7 @@ _EDITED = [
     (_ENTRY, f"mtp_num_layers = None{_ROW}{_ENTRY}", "that does not rebind mtp_num_layers"),
     (_ENTRY, f"{_ENTRY}{_ROW}{_ENTRY}", "found 2 times"),
     # MTP's layers are in it already
-    (
-        _ENTRY,
-        f"{_ENTRY[:-1]}, *[1] * (mtp_num_layers or 0))",
-        r"torch.zeros\(num_layers, ...\), without mtp_num_layers",
-    ),
+    (_ENTRY, _PADDED, r"not found: torch.zeros\(num_layers, ...\), without mtp_num_layers"),
     ("mtp_num_layers: Optional[int]", "mtp_layers: Optional[int]", "not found: the argument mtp_num_layers"),
 ]
 REFUSED = sources.edits(CASES[0], _EDITED)
