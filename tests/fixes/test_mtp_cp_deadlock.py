@@ -36,7 +36,8 @@ _EDITED = [
     (f"metrics = {_LOSS}", f"with x:\n            metrics = {_LOSS}\n            self.log(metrics)", "not found"),
     (_LOSS, "get_megatron_mtp_loss(2)", "not found"),
     (f"metrics = {_LOSS}", f"losses.update({_LOSS})", "not found"),
-    (_GATE, f"if {_SOURCE}:\n        {_LOSS}\n    {_GATE}", "found 2 times"),
+    (_GATE, f"if {_SOURCE}:\n        {_LOSS}\n    {_GATE}", "found 2 times, expected once: metrics"),
+    (_GATE, f"if {_SOURCE}:\n      {_GATE}", "found 2 times, expected once: if ... and"),
 ]
 REFUSED = sources.edits(CASES[0], _EDITED)
 _ACCEPTED = [
