@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, each
-from proofs.others import Other, Proofs, Release, in_file
+from proofs.others import Other, Proofs, Release, in_file, untouched
 from support import hung_jobs, sources
 from support.hung_jobs import WORLD, HungJob, issued, job, rank
 
@@ -14,9 +14,7 @@ RELEASES = ("1.6.0", "1.8.0", "1.10.0", "1.12.0")
 SENDS = sources.cases(FIX, {"trl": RELEASES}, function=SEND)
 CASES = [*SENDS, *sources.cases(FIX, {"trl": RELEASES[2:]}, function=UPDATE)]
 _OTHERS = {
-    "self.vllm.update_weights": "Thread",
     "target=self.vllm.update_weights": "Thread",  # a thread whose target is not named
-    "t_update.start": "start",
     "trainer_send_weights": "trainer",
 }
 _NOT = "not found: .*{}"
@@ -41,35 +39,31 @@ UNLIKE_UPSTREAM = [
 _IS_OK = 'getattr(answer, "ok", True) is False'
 BY_HAND: ByHand = each(
     {
-        "errors, sent = []": ["errors, sent = [KeyError()]"],
-        "torch.cuda.current_device()": ["0", "-1"],
+        "torch.cuda.current_device()": ["0"],
         "else -1": ["else 0"],
-        "torch.cuda.set_device(device)": ["pass"],
-        "side(*args, **kwargs)": ["side(*args)", "None", "(side(*args, **kwargs), side(*args, **kwargs))[0]"],
-        _IS_OK: ["not answer", "False", "getattr(answer, 'ok', False) is False", "answer.ok"],
-        "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
-        "done.set()": ["pass"],
-        "sent.wait(10)": ["pass", "sent.wait(0)"],
-        "BaseException": ["KeyError", "RuntimeError"],
-        "errors.append(error)": ["pass", "raise"],
-        "return runs": ["return side"],
-        "thread.is_alive()": ["False", "errors"],
-        "raise errors[0]": ["return", "print(errors)"],
+        "side(*args, **kwargs)": ["side(*args)", "(side(*args, **kwargs), side(*args, **kwargs))[0]"],
+        _IS_OK: ["not answer", "getattr(answer, 'ok', False) is False"],
+        "getattr(answer, 'text', None)": ["getattr(answer, 'ok', None)"],
+        "sent.wait(10)": ["sent.wait(0)"],
+        "BaseException": ["RuntimeError"],
+        "errors.append(error)": ["raise"],
+        "thread.is_alive()": ["errors"],
+        "raise errors[0]": ["print(errors)"],
         ".daemon = True": [".daemon = False"],
         "daemon=True": ["daemon=False"],
-        "sending.start()": ["pass", "sending.run()"],
-        "waits_for(sending)": ["pass", "sending.join()"],
-        "waits_for(t_update)": ["pass", "t_update.join()"],
+        "sending.start()": ["sending.run()"],
+        "waits_for(sending)": ["sending.join()"],
+        "waits_for(t_update)": ["t_update.join()"],
         "watched(sends, sent)": ["sends", "watched(sends)"],
     }
 )
 _ANSWERED: ByHand = each(
     {
-        "not answer.ok": ["answer is None", "answer.ok", "not answer", "not answer.text", "answer.text is None"],
+        "not answer.ok": ["answer is None", "not answer", "not answer.text"],
         "raise RuntimeError": ["print", "return RuntimeError", "raise SystemExit"],
-        "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
-        "/update_weights": ["", "/start_weight_update"],
-        "requests.post": ["requests.get", "requests.put"],
+        "getattr(answer, 'text', None)": ["getattr(answer, 'ok', None)"],
+        "/update_weights": ["/start_weight_update"],
+        "requests.post": ["requests.get"],
         "json=": ["data="],
         "update_info}": ["[]}"],
         "timeout=timeout": ["timeout=300"],
@@ -83,18 +77,13 @@ _NO_CLIENT = "it has no client of its own for vLLM"
 _LACKING = {it: {"copy-refused": "it has no AsyncDistillationTrainer"} for it in RELEASES[:-1]}
 for _older in RELEASES[:2]:
     _LACKING[_older] |= dict.fromkeys(("own-client", "own-client-refused", "own-client-returns"), _NO_CLIENT)
-PROOFS = [
-    Proofs(
-        "trl",
-        [Release(it, core=it == "1.12.0", lacking=_LACKING.get(it, {})) for it in RELEASES],
-        {
-            "half: no client reads": Other(
-                in_file("vllm_client.py", lambda *it: it[1]), ("refused",), only=RELEASES[2:]
-            ),
-            "half: only the client reads": Other(in_file("weight_transfer.py", lambda *it: it[1]), ("refused",)),
-        },
-    )
-]
+_CLIENT, _TRANSFER = (in_file(f"{it}.py", untouched) for it in ("vllm_client", "weight_transfer"))
+_HALVES = {
+    "half: no client reads": Other(_CLIENT, ("refused",), only=RELEASES[2:]),
+    "half: only the client reads": Other(_TRANSFER, ("refused",)),
+}
+_RUN = [Release(it, core=it == "1.12.0", lacking=_LACKING.get(it, {})) for it in RELEASES]
+PROOFS = [Proofs("trl", _RUN, _HALVES)]
 FUZZ = Fuzz(CASES, 2, "Thread|update_weights|trainer_send_weights|join|start|post", examples=40)
 
 _SENDS = "trl/experimental/async_grpo/weight_transfer.py::WeightTransferClient.send_weights"

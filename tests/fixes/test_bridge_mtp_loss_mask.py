@@ -45,18 +45,14 @@ REFUSED = sources.edits(
 _HAS, _TRAINS = 'hasattr(core_model, "mtp_process")', "core_model.config.mtp_num_layers"
 _TAKES = '"loss_mask" in signature(core_model.forward).parameters'
 _IF, _PACKED, _GIVEN = f"has_mtp and {_TAKES}", '"packed_seq_params"', 'forward_args["loss_mask"] = loss_mask'
-_MASKS = ("labels", "torch.ones_like(loss_mask)", "1 - loss_mask", "loss_mask.roll(-1, -1)")
+_MASKS = ("torch.ones_like(loss_mask)", "loss_mask.roll(-1, -1)")
 _BY_HAND = {
     _IF: [
-        *("True", "False", "has_mtp", _TAKES, f"has_mtp or {_TAKES}"),
         *(f"{_IF} and {it}" for it in (f"{_PACKED} in forward_args", f"{_PACKED} not in forward_args")),
         *(f"{_IF} and {_TRAINS} == {layers}" for layers in (1, 2)),
     ],
-    f"{_HAS} and ": [""],
-    f" and {_TRAINS}": [""],
     f"= {_HAS}": ['= getattr(core_model, "mtp_process", False)', f"= not {_HAS}"],
     "while hasattr": ["while False and hasattr", "if hasattr"],
-    f" and not {_HAS}:": [":"],
     "core_model.forward": ["model.forward", "core_model"],
     _GIVEN: [
         *(f'forward_args["loss_mask"] = {it}' for it in _MASKS),

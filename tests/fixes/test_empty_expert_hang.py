@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fixes.empty_expert_hang.mutants import MUTANTS as MUTANTS
 from fixes.empty_expert_hang.proofs import PROOFS as PROOFS
 from fuzz.subject import Fuzz
@@ -19,18 +17,13 @@ RELEASES = (
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
 FOCUS = r"tokens_per_expert|permuted_|output|has_no_tokens|num_rows|skip_routed|grouped|linear_fc"
 FUZZ = Fuzz(CASES, 6, FOCUS, examples=110, every=3)
-
-
 _TOLIST = "tokens_per_expert = tokens_per_expert.tolist()"
 _RETURN = "return (output, output_bias)"
-
-
 _EDITED = [
     ("0.15.3", "tokens_per_expert.tolist()", "[*tokens_per_expert]", "not found: tokens_per_expert = tokens"),
     ("0.15.3", "permuted_probs: torch.Tensor", "scale: torch.Tensor", "not found: the arguments self, "),
     ("0.15.3", _TOLIST, f"{_TOLIST}\n    {_TOLIST}", "found 2 times"),
     ("0.15.3", _RETURN, "return output", "not found: return output, output_bias, as the last statement"),
-    ("0.15.3", _RETURN, "return (self.done(output), None)", "not found: return output, output_bias, as the last"),
     ("0.15.3", _TOLIST, f"{_TOLIST}\n    has_no_tokens = False", "not found: .* followed by"),
     ("0.19.2", "tokens_per_expert.tolist()", "[*tokens_per_expert.tolist()]", "not found: tokens"),
     ("0.19.2", "skip_routed_expert_padding(self.config)", "self.pads", "not found: padding that is left"),
@@ -50,13 +43,6 @@ def test_rows_and_slice_of_the_pull_request_are_replaced() -> None:
     assert b"# a comment" not in done
 
 
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_whole_pull_request_is_in_each_shape_with_it(pull: sources.Case) -> None:
-    code = sources.unparsed(pull.load().function)
-    for part in ("is_dummy_forward = sum(tokens_per_expert) == 0", "if is_dummy_forward:\n        output = output[:0]"):
-        assert part in code
-
-
 def _tokens(rows: int, columns: int) -> Rank:
     return rank(issued(_EXPERT, 9, "all_to_all", rows, 8, outputs=(columns, 8), done=True), issued(WORLD, 2, "barrier"))
 
@@ -68,26 +54,21 @@ _GRADS = issued(
     hung_jobs.group("3", "DATA_PARALLEL_GROUP_WITH_CP"), 1, "reduce_scatter", 64, at=("megatron/core/a.py::sync",)
 )
 _LEFT = rank(_tokens(0, 64).last[0], _GRADS)
-_LEFT_OTHERWISE = _LEFT._replace(waiting=(_GRADS._replace(frames=hung_jobs.frames("train.py::sync")),))
 _WAITS_BEFORE = _WAITS._replace(waiting=(*_WAITS.waiting, _GRADS))
 _FORWARD_STEP = "megatron/core/pipeline_parallel/schedules.py::forward_step"
 _AVERAGE = "megatron/training/utils.py::average_losses_across_data_parallel_group"
-_PREPROCESS = "megatron/core/transformer/moe/token_dispatcher.py::preprocess"
 _REDUCES = issued(WORLD, 1, "all_reduce", 1)
-_IN_LOSS, _IN_NEXT, _IN_SAVE = (
+_IN_LOSS, _IN_SAVE = (
     rank(_tokens(0, 64).last[0], _REDUCES._replace(frames=at))
     for at in (
         hung_jobs.frames(_AVERAGE, "pretrain_gpt.py::loss_func", _FORWARD_STEP),
-        hung_jobs.frames(_PREPROCESS, _FORWARD_STEP),
         (Frame("save", "/job/checkpoint.py", 4),),
     )
 )
 HANGS = [
     HungJob("no token, and on to what its peers issued", job([*[_WAITS_BEFORE] * 3, _LEFT])),
-    HungJob("no token, and elsewhere by a user's code", job([*[_WAITS_BEFORE] * 3, _LEFT_OTHERWISE])),
     HungJob("no token on three ranks", job([_WAITS, *[_tokens(0, 64)] * 3])),
     HungJob("no token, and still in its forward", job([*[_WAITS_BEFORE] * 3, _IN_LOSS])),
-    HungJob("no token, and in the next forward", job([*[_WAITS_BEFORE] * 3, _IN_NEXT])),
     HungJob("no token, and in a user's save", job([*[_WAITS_BEFORE] * 3, _IN_SAVE])),
     HungJob("late with tokens", job([_WAITS, *[_tokens(16, 64)] * 3]), ""),
     HungJob("no token, and then late", job([_WAITS, *[rank(*_tokens(0, 64).last)] * 3]), "also"),

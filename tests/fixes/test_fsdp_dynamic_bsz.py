@@ -1,11 +1,8 @@
-"""fsdp-dynamic-bsz: which group each of the four methods passes on, and what the verdict rests on."""
+"""fsdp-dynamic-bsz: its anchors, and what the sessions need of it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +14,11 @@ from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
 from support.sources import Case
 from unhang.diagnose.evidence import Job, Rank
 from unhang.judge.decide import codemod
-from unhang.judge.findings import judge
-from unhang.rewrite.plan import plan
 from unhang.shapes import catalog
 
 FIX = "fsdp-dynamic-bsz"
 TARGETS = catalog.fix(FIX).targets
 ACTOR, CRITIC = "verl/workers/actor/dp_actor.py", "verl/workers/critic/dp_critic.py"
-HELPER = "verl/utils/seqlen_balancing.py"
 _WORLD = "torch.distributed.group.WORLD"
 CASES = [pytest.param(Case("wheel", to, "0.7.1"), id=to.function.rpartition(".")[2]) for to in TARGETS]
 
@@ -33,11 +27,6 @@ def as_pulled(data: bytes) -> bytes:
     """Pass the group in every call of a file, as pull request 5591 does in the actor."""
     call = rb"(prepare_dynamic_batch\(.*max_token_len)\)"
     return re.sub(call, rb"\1, dp_group=%s)" % _WORLD.encode(), data)
-
-
-def edited(data: bytes) -> bytes:
-    """Edit the first of the fix's methods in a file, far from the call."""
-    return data.replace(b".eval()\n", b".eval()\n        print(data)\n", 1)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -53,69 +42,31 @@ REFUSED = sources.edits(
     [
         ("prepare_dynamic_batch(data,", "prepare(data,", "without a group"),
         (_CUT, "max_token_len=max_token_len, dp_group=None)", "without a group"),
-        (_CUT, f"max_token_len=max_token_len, dp_group={_WORLD})", "without a group"),
         (_CUT, "max_token_len=max_token_len, **self.more)", "without a group"),
         (_CUT, "max_token_len, self.group)", "without a group"),
         ("values_lst = []", "values_lst = world = []", "without world, which is ours"),
     ],
 )
-NEEDED, NOT, FIXED = ["needed"] * 4, ["not-affected"] * 4, ["fixed-upstream"] * 2
 
-
-@pytest.mark.parametrize(
-    ("version", "change", "wanted"),
-    [
-        ("0.4.0", {}, NOT),
-        ("0.7.0", {}, NOT),
-        ("0.7.1", {}, NEEDED),
-        ("0.8.0", {}, NOT),
-        ("0.7.1", {HELPER: "0.7.0"}, NOT),
-        ("0.7.0", {HELPER: "0.7.1"}, ["drifted"] * 2 + NEEDED[2:]),  # upstream has never had the two
-        ("0.7.0", {ACTOR: edited}, ["drifted", *NOT[1:]]),
-        ("0.7.1", {ACTOR: as_pulled}, [*FIXED, "needed", "needed"]),
-        ("0.7.1", {HELPER: lambda data: data.replace(b"and dp_group is not None", b"")}, ["drifted"] * 4),
-        ("0.7.1", {HELPER: "0.8.0", CRITIC: edited}, ["needed", "needed", "drifted", "needed"]),
-    ],
-)
-def test_the_same_methods_are_wrong_or_right_by_the_function_that_they_depend_on(
-    tmp_path: Path, version: str, change: Mapping[str, Any], wanted: list[str]
-) -> None:
-    now = judge([sources.installed(tmp_path, FIX, version, version, change)], [catalog.fix(FIX)], {})
-    assert [(finding.target, finding.verdict.verdict) for finding in now] == [*zip(TARGETS, wanted)]
-    planned = plan(now, {})
-    files = {finding.target.file for finding in now if finding.verdict.verdict == "needed"}
-    if "drifted" in wanted:
-        assert [blocked.fix for blocked in planned.blocked] == [FIX]
-        files = set()  # in whole or not at all
-    assert {file.path for file in planned.files} == {str(tmp_path / file) for file in files}
-    for file in planned.files:
-        Path(file.path).write_bytes(file.after)
-    after = judge([now[0].installation], [catalog.fix(FIX)], {})
-    done = [it.replace("needed", "applied") if files else it for it in wanted]
-    assert [finding.verdict.verdict for finding in after] == done
-    assert change or all(finding.seen.on_record for finding in after if finding.seen.data), "nothing is parsed again"
-
-
-# -- what the sessions need -------------------------------------------------------------------------------------------
+# -- for the sessions -------------------------------------------------------------------------------------------------
 
 _GIVEN = "dp_group=world"
 _SIZE, _RANK = "self.ulysses_sequence_parallel_size", "torch.distributed.get_rank()"
 _ARGUMENTS = (
-    *("group=world", "dp_group=None", f"{_GIVEN} and None", "dp_group=None, same_micro_num_in_dp=True"),
+    *("group=world", "dp_group=None", "dp_group=None, same_micro_num_in_dp=True"),
     *(f"{_GIVEN}, {it}" for it in ("same_micro_num_in_dp=False", "num_batches_divided_by=2", "min_num_micro_batch=4")),
 )
 
 
 def _mutants(function: str, dynamic: str, batch: str) -> Mutants:
     conditions = (
-        *(f"{_SIZE} > 1", f"{_SIZE} == 1", f"{_RANK} == 0", _RANK, f"not {dynamic}"),
+        *(f"{_SIZE} > 1", f"{_SIZE} == 1", _RANK, f"not {dynamic}"),
         *(f"{batch}.batch['input_ids'].shape[0] > 4", f"{batch}.batch['input_ids'][0, 0] > 1"),
     )
-    groups = ("None", "'shard'", f"({_WORLD},)", "'WORLD'", "torch.distributed.group")
+    groups = ("'shard'", f"({_WORLD},)")
     instead = {
         _WORLD: [*groups, *(f"{_WORLD} if {one} else None" for one in conditions)],
         _GIVEN: _ARGUMENTS,
-        "max_token_len=max_token_len": ["max_token_len=2 * max_token_len"],
         f"prepare_dynamic_batch({batch}, ": [f"prepare_dynamic_batch({batch}.split(2)[0], "],
         f"{_WORLD}\n": [f"{_WORLD}; prepare_dynamic_batch({batch}, max_token_len=max_token_len, {_GIVEN})\n"],
     }
@@ -158,14 +109,9 @@ _FORWARD, _CLIP, _LOG_PROB = _at(_INSIDE, _UPDATE), _at(_END, _UPDATE), _at(_INS
 _OF_CRITIC, _CRITIC_CLIP = (_at(it, "update_critic", of=f"{CRITIC}::DataParallelPPOCritic") for it in (_INSIDE, _END))
 _CLIPS, _CRITIC_CLIPS = _clips(_CLIP), _clips(_CRITIC_CLIP)
 _DONE = rank(issued(WORLD, 25, "all_reduce", 1, done=True), at=IDLE)
-_MESH = hung_jobs.group("12", "mesh_fsdp")
 _REPLICA = rank(issued(hung_jobs.group("14", "mesh_ddp", 0, 2), 7, "all_reduce", 328, at=_FORWARD[1:]))
-_AT_WORK = rank(at=_FORWARD, recorded=False)
 _STACK, _CLIP_STACK = (rank(at=(_TORCH, *at), recorded=False) for at in (_FORWARD, _CLIP))
 _SAVES, _SAVES_AT_END = (rank(at=(_TORCH, _SAVE, *at), recorded=False) for at in (_FORWARD[1:], _CLIP))
-_GATHERS = rank(issued(_MESH, 26, "all_gather", 130, at=_FORWARD), at=(_TORCH, *_FORWARD))
-_GATHERED = issued(_MESH, 25, "all_gather", 130, done=True)
-_IN_ALL = rank(_GATHERED, issued(WORLD, 3, "all_reduce", 1, at=_CLIP), at=(_TORCH, *_CLIP))
 _FAILED = rank(lines=hung_jobs.failing(_NO_MEMORY))
 _CAUGHT = _CLIPS._replace(stacks=_CLIP_STACK.stacks, messages=tuple(hung_jobs.failing(_NO_MEMORY, *_FORWARD)))
 HANGS = [
@@ -174,16 +120,11 @@ HANGS = [
     HungJob("the critic beside the actor", _gathers(_FORWARD, _CRITIC_CLIPS, _CRITIC_CLIPS), ""),
     HungJob("a backward that gathers again", _gathers(("torch/a.py::b", *_FORWARD[1:]), _CLIPS), ""),
     HungJob("log-probabilities", _gathers(_LOG_PROB, _DONE, _DONE)),
-    HungJob("stacks alone", job([_STACK, _CLIP_STACK])),
-    HungJob("an update in a group of the mesh", job([_GATHERS, _GATHERS, _IN_ALL, _IN_ALL])),
     HungJob("replicas", job([_REPLICA, None, rank(at=IDLE), None])),
     HungJob("one rank saves below the same call", job([_STACK, _STACK, _CLIP_STACK, _SAVES]), ""),
     HungJob("one rank saves at the end of it", job([_STACK, _STACK, _CLIP_STACK, _SAVES_AT_END]), "also"),
     HungJob("one rank is not heard of", _gathers(_FORWARD, _CLIPS, None)),
-    HungJob("an uneven data loader", _gathers(("job/train.py::step",), _clips(()), _clips(())), ""),
     HungJob("late for a micro-batch", _gathers(_LOG_PROB, *[rank(at=_LOG_PROB)] * 2), ""),
-    HungJob("failed in a micro-batch", _gathers(_LOG_PROB, rank(), rank())),
     HungJob("no memory in a micro-batch of a patched job", _gathers(_LOG_PROB, _FAILED), "also"),
     HungJob("no memory in a micro-batch, and left out", _gathers(_FORWARD, _CAUGHT, _CLIPS)),
-    HungJob("stacks: at work in a micro-batch", job([_AT_WORK, _CLIP_STACK])),
 ]

@@ -11,44 +11,31 @@ from support.hung_jobs import HungJob, group, sizes
 FIX = "fsdp-reduce-order"
 RELEASES = ("0.15.3", "0.15.0rc0", "0.13.1", "0.12.3")
 CASES = sources.cases(FIX, {"megatron-core": RELEASES})
-
-
 UNLIKE_UPSTREAM = sources.edits(
     sources.case(FIX, "0.16.1"),
     [
-        ("param_to_param_group[x])", "param_to_name[x])"),
         ("sorted(list", "max(list"),
         ("sorted(list(params)", "sorted(list(given)"),
         ("params = ", "ours = "),
     ],
 )
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _BUCKET = "self.buffer.param_to_param_group[p]"
 _SORTED = f"sorted(params, key=lambda p: {_BUCKET})"
 _BY = {
-    "requires_grad": "p.requires_grad",
     "id": "id(p)",
-    "hash": "hash(p)",
-    "parity": f"{_BUCKET} % 2",
     "the bucket's size": f"len(self.buffer.parameter_groups[{_BUCKET}].params)",
     "what is ready": f"len(self.bucket_grad_ready_params[{_BUCKET}])",
     "name": "self.buffer.param_to_name[p]",
-    "the last": f"-{_BUCKET}",
-    "8 at most": f"min({_BUCKET}, 8)",
     "6 bits": f"{_BUCKET} & 63",
     "unit": f"self.buffer.parameter_groups[{_BUCKET}].fsdp_unit_id or 0",
 }
 BY_HAND: ByHand = {
     **{f"by {name}": Sub(_BUCKET, key) for name, key in _BY.items()},
-    "as given": Sub(_SORTED, "list(params)"),
-    "turned around": Sub(_SORTED, "list(params)[::-1]"),
     "a set": Sub(_SORTED, "set(params)"),
-    "the parameters": Sub(_SORTED, "sorted(params)"),
     "on rank 0 alone": Sub(_SORTED, f"{_SORTED} if torch.distributed.get_rank() == 0 else params"),
-    "on the others alone": Sub(_SORTED, f"{_SORTED} if torch.distributed.get_rank() else params"),
     "with a limit alone": Sub(_SORTED, f"{_SORTED} if suggested_queue_capacity else params"),
     "without a limit alone": Sub(_SORTED, f"params if suggested_queue_capacity else {_SORTED}"),
     "without the last": Sub(_SORTED, f"{_SORTED}[:-1]"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, in_file, untouched, without
@@ -12,13 +10,6 @@ from support import sources
 FIX = "fsdp-size-one-no-sync"
 RELEASES = ("0.4.0", "0.7.1", "0.8.0", "0.9.1")
 CASES = sources.cases(FIX, {"verl": RELEASES})
-
-
-@pytest.mark.parametrize("pull", sources.as_written(FIX))
-def test_the_scene_finds_no_fault_in_the_pull_request_as_written(pull: sources.Case) -> None:
-    assert pull.load().known.state == "fixed"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -27,7 +18,6 @@ REFUSED = sources.edits(
         ("return sharding_strategy", "return sharding_strategy; return sharding_strategy", "return"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

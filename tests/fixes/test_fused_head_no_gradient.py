@@ -21,7 +21,6 @@ REFUSED = sources.edits(
     ],
 )
 
-
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _backbone, _head = partial(Sub, f"{_NEEDED}[0]"), partial(Sub, f"{_NEEDED}[1]")

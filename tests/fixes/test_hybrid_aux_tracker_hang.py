@@ -19,58 +19,35 @@ CASES = sources.cases(FIX, RELEASES, {"megatron-lm": ["0.16.1"]})
 # the file is long, and has had many shapes
 CASES[8:] = [pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow]) for case in CASES[8:]]
 FIXED = sources.cases(FIX, {}, state="fixed")
-
-
-UNLIKE_UPSTREAM = sources.edits(
-    next(case for case in FIXED if case.values[0].key.startswith("f5b225df")),
-    [
-        ("num_layers=layers", "num_layers=args.num_layers"),
-        ("args.num_layers + (args.mtp_num_layers or 0)", "args.num_layers"),
-        ("num_moe_layers=num_moe_layers", "num_moe_layers=None"),
-    ],
-)
-
-
+_UNLIKE = [
+    ("num_layers=layers", "num_layers=args.num_layers"),
+    ("args.num_layers + (args.mtp_num_layers or 0)", "args.num_layers"),
+    ("num_moe_layers=num_moe_layers", "num_moe_layers=None"),
+]
+UNLIKE_UPSTREAM = sources.edits(next(case for case in FIXED if case.values[0].key.startswith("f5b225df")), _UNLIKE)
 _SIZE, _COUNT = "num_layers=args.num_layers", "[1] * layers if "
-
-
 _LAYERS = "layers = itemgetter(Symbols.MOE)(get_hybrid_layer_counts(args.hybrid_layer_pattern))"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
-        (_LAYERS, "layers = 3", "if a hybrid model"),
         (_LAYERS, f"{_LAYERS}\n            layers += 1", "if a hybrid model"),
         ("else:\n            layers = args.num_layers", "else:\n            layers = 8", "if a hybrid model"),
-        ("num_layers=layers", "num_layers=len(layers)", "track_moe_metrics or"),
         ("moe_layer_freq=args.moe_layer_freq", "moe_layer_freq=1", "track_moe_metrics or"),
     ],
     "^not found: {}",
 )
-
-
 _HYBRID = "is_hybrid_model(args)"
 _COUNTED = f"moe_layer_freq={_COUNT}{_HYBRID} else args.moe_layer_freq"
 _SIZES = (
-    *("layers", "args.num_layers + 1", "args.num_layers + layers", "args.num_layers - layers"),
+    *("layers", "args.num_layers + (args.mtp_num_layers or 0)", "len(args.hybrid_layer_pattern or '')"),
     *("args.num_layers if args.num_layers == 8 else layers", "args.num_layers if args.num_layers > 8 else layers"),
-    *("max(args.num_layers, layers)", "args.num_layers + (args.mtp_num_layers or 0)"),
-    *("len(args.hybrid_layer_pattern or '')", f"args.num_layers if {_HYBRID} else layers - 1"),
-    *(
-        "args.num_layers if args.mtp_num_layers else layers",
-        "args.num_layers if args.mtp_num_layers is None else layers",
-    ),
+    *(f"args.num_layers if args.mtp_num_layers{it} else layers" for it in ("", " is None")),
 )
+_ALSO = ("args.moe_layer_freq == 1", "not args.mtp_num_layers")
 _LISTS = (
-    *("args.moe_layer_freq", "[1] * layers", f"[1] * layers if not {_HYBRID} else args.moe_layer_freq"),
-    *(
-        f"{value} if {_HYBRID} else args.moe_layer_freq"
-        for value in ("[1] * args.num_layers", "[1] * (layers + 1)", "[layers] * layers", "layers", "None", "[layers]")
-    ),
-    *("[1] * layers if layers else args.moe_layer_freq", "[1] * layers if args.num_experts else args.moe_layer_freq"),
-    f"[1] * layers if {_HYBRID} and args.moe_layer_freq == 1 else args.moe_layer_freq",
-    f"[1] * layers if {_HYBRID} and not args.mtp_num_layers else args.moe_layer_freq",
+    *(f"{value} if {_HYBRID} else args.moe_layer_freq" for value in ("[1] * args.num_layers", "layers", "None")),
+    *(f"[1] * layers if {it} else args.moe_layer_freq" for it in ("True", "layers", "args.num_experts")),
+    *(f"[1] * layers if {_HYBRID} and {it} else args.moe_layer_freq" for it in _ALSO),
     f"[1] * layers if {_HYBRID} else 1",
 )
 BY_HAND: ByHand = {
@@ -113,49 +90,43 @@ MUTANTS = [
     Mutants("megatron-bridge", ("0.3.1",), _PLAIN),
     Mutants("megatron-bridge", ("0.6.2",), _BY_NAME),
 ]
+_SIZE_ALONE = without(r"\[1\] \* layers if .* else ", "")
+_LIST_ALONE = without(r"num_layers=args\.num_layers", "num_layers=layers")
 _HALVES = {
-    "half: the size alone": Other(
-        without(r"\[1\] \* layers if .* else ", ""), ("pp3-experts-on-all-stages", "pp3"), "differs: "
+    "half: the size alone": Other(_SIZE_ALONE, ("pp3-experts-on-all-stages", "pp3"), "differs: "),
+    "half: the list alone": Other(_LIST_ALONE, ("pp3", "tp2-pp2-dp2")),
+}
+_OF_BRIDGE = (
+    without(r"\(\s*\[1\] \* layers\s+if .*\s+else (.*)\s+\)|\[1\] \* layers if .* else ", r"\1"),
+    without(
+        r"num_layers=(getattr\(config\.model, 'num_layers', None\)|config\.model\.num_layers)", "num_layers=layers"
     ),
-    "half: the list alone": Other(without(r"num_layers=args\.num_layers", "num_layers=layers"), ("pp3", "tp2-pp2-dp2")),
+)
+_BRIDGE_HALVES = {
+    name: half._replace(change=change) for (name, half), change in zip(_HALVES.items(), _OF_BRIDGE, strict=True)
 }
 # in 0.16 MTP layers need moe-aux-tracker-hang too
 _OF_0_16 = tuple(case for case in proof.CASES if "mtp" not in case.options or "without" in case.options)
 _NOT_0_16 = {"pp3-mtp-0.16": "the routers and the tracker of its core count MTP layers alike"}
-_ALONE = (r"num_layers=(getattr\(config\.model, 'num_layers', None\)|config\.model\.num_layers)", "num_layers=layers")
+_BRIDGES = [
+    Release("0.6.2", (("megatron-core", "0.19.2"),), core=True, lacking=_NOT_0_16),
+    Release("0.5.1", (("megatron-core", "0.17.1"),)),
+    Release("0.3.1", (("megatron-core", "0.16.1"),)),
+]
+_LINES = [Release("0.17.1", core=True, lacking=_NOT_0_16), Release("0.18.2"), Release("0.19.2")]
 PROOFS = [
-    Proofs(
-        "megatron-lm", [Release("0.17.1", core=True, lacking=_NOT_0_16), Release("0.18.2"), Release("0.19.2")], _HALVES
-    ),
+    Proofs("megatron-lm", _LINES, _HALVES),
     Proofs("megatron-lm", [Release("core_v0.16.1", cases=_OF_0_16)], _HALVES),
-    Proofs(
-        "megatron-bridge",
-        [
-            Release("0.6.2", beside=(("megatron-core", "0.19.2"),), core=True, lacking=_NOT_0_16),
-            Release("0.5.1", beside=(("megatron-core", "0.17.1"),)),
-            Release("0.3.1", beside=(("megatron-core", "0.16.1"),)),
-        ],
-        {
-            name: half._replace(change=without(*edit))
-            for (name, half), edit in zip(
-                _HALVES.items(),
-                ((r"\(\s*\[1\] \* layers\s+if .*\s+else (.*)\s+\)|\[1\] \* layers if .* else ", r"\1"), _ALONE),
-            )
-        },
-    ),
+    Proofs("megatron-bridge", _BRIDGES, _BRIDGE_HALVES),
 ]
 FUZZ = Fuzz(CASES, 3, r"num_layers|moe_layer_freq|hybrid|layers", examples=40, every=4)
 
 _PIPELINE = hung_jobs.group("7", "PIPELINE_MODEL_PARALLEL_GROUP")
 _LOG = "megatron/training/training.py::training_log"
-_OLD = [
-    f"megatron/core/transformer/moe/moe_utils.py::{name}"
-    for name in ("reduce_aux_losses_tracker_across_ranks", "track_moe_metrics")
-]
-_NEW = [
-    f"megatron/core/transformer/moe/moe_logging.py::MoEMetricsTracker.{name}" for name in ("_sync_metrics", "report")
-]
+_OLD = ("moe_utils.py::reduce_aux_losses_tracker_across_ranks", "moe_utils.py::track_moe_metrics")
+_NEW = ("moe_logging.py::MoEMetricsTracker._sync_metrics", "moe_logging.py::MoEMetricsTracker.report")
+_OLD_AT, _NEW_AT = ([*(f"megatron/core/transformer/moe/{it}" for it in at), _LOG] for at in (_OLD, _NEW))
 HANGS = [
-    HungJob("before 0.18", sizes(_PIPELINE, "all_reduce", [*_OLD, _LOG], 13, 56, 56, 56)),
-    HungJob("since 0.18", sizes(_PIPELINE, "all_reduce", [*_NEW, _LOG], 4, 9, 9, 9)),
+    HungJob("before 0.18", sizes(_PIPELINE, "all_reduce", _OLD_AT, 13, 56, 56, 56)),
+    HungJob("since 0.18", sizes(_PIPELINE, "all_reduce", _NEW_AT, 4, 9, 9, 9)),
 ]

@@ -15,7 +15,6 @@ _ADDED, _MERGED = "agent_data.prompt_ids += response_ids", "list(runtime_token_i
 _TURNS = [
     ("len(self.system_prompt):", "4:", "not found: ... = a turn without the system prompt"),
     (_ADDED, "agent_data.prompt_ids.extend(response_ids)", r"not found: ... \+= response_ids"),
-    (_ADDED, f"{_ADDED}; agent_data.prompt_ids += []", r"2 times.*: agent_data.prompt_ids \+= ..."),
     (_ADDED, f"response_ids = response_ids[:9]; {_ADDED}", "2 times.*: response_ids = ..., from then on"),
     ("tool_call_names = []", "tool_call_names = it = []", "without it, which is ours"),
 ]
@@ -25,7 +24,6 @@ UNLIKE_UPSTREAM = [
     *sources.edits(sources.case(FIX, "0.9.0", function=TOOLS), [("turn_separator + response_ids", "turn_separator")]),
     *sources.edits(sources.case(FIX, "0.9.1", function=TOOLS), [("ct_merge_context_msg", "apply_chat_template")]),
 ]
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

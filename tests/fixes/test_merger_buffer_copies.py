@@ -11,14 +11,10 @@ FIX = "merger-buffer-copies"
 CASES = sources.cases(FIX, {"verl": ["0.4.1", "0.9.0"]})
 FIXED = sources.cases(FIX, {"verl": ["0.9.1"]}, state="fixed")
 _CAT = "state_dict[key] = torch.cat(state_dict[key], dim=0)"
-
-
 UNLIKE_UPSTREAM = sources.edits(
     FIXED[0],
     [("dict[key])", "dict[key][:1])"), ("merge_non_dtensor_shards", "print"), ("del model_state_dict_lst", _CAT)],
 )
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -28,7 +24,6 @@ REFUSED = sources.edits(
         (_CAT, f"{_CAT}; {_CAT}", "found 2 times"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -18,13 +18,11 @@ REFUSED = sources.edits(CASES[0], [(f"{_LAST}(state_dict)", new) for new in _EDI
 
 _PARTS, _WHERE = '{"state", "param_to_group_meta"}', "len({*counts.values()}) == 1 and counts[place] > 0"
 BY_HAND = {
-    **{f"by {new}": Sub("layer_number - 1", new) for new in ("layer_number", "layer_number - 2")},
     **{f"where {new}": Sub(_WHERE, new) for new in (*_WHERE.split(" and "), "counts[place]", "True")},
     "by the whole path": Sub('path.replace("module.", "")', "path"),
     "named twice": Sub("            return named", "            pass"),
     "not of the model": Sub('in_whole_model(state_dict["model"])', 'state_dict["model"]'),
     **{f"of the optimizer {new}": Sub(_PARTS, new) for new in ("set()", '{"state"}', '{"param_to_group_meta"}')},
-    "without the rest": Sub("{dot}{rest}", "{dot}"),
 }
 MUTANTS = [Mutants(name, (of[-1],), BY_HAND) for name, of in RELEASES.items()]
 _HALVES = {"half: the model alone": Other(without(r"& .*\.keys\(\)", "& set()"), ("pp2", "pp1-to-pp2"))}

@@ -11,123 +11,62 @@ from unhang.diagnose.evidence import Job
 
 FIX = "moe-aux-tracker-hang"
 CASES = sources.cases(FIX, {"megatron-core": ["0.13.1", "0.15.3", "0.16.1"]})
-
-
-UNLIKE_UPSTREAM = [
-    *sources.edits(
-        sources.case(FIX, "0.17.1"),
-        [
-            ("tracker_num_layers += mtp_num_layers", "tracker_num_layers += 1"),
-            ("torch.zeros(tracker_num_layers", "torch.zeros(num_layers"),
-            ("tracker_num_layers = num_layers", "tracker_num_layers = 0"),
-        ],
-    ),
-    *sources.edits(
-        sources.case(FIX, "0.19.2"),
-        [
-            ("mtp_num_layers=mtp_num_layers", "mtp_num_layers=None"),
-            ("num_layers=num_layers, moe", "num_layers=8, moe"),
-            ("return get_moe_metrics_tracker()", "return other_tracker()"),
-        ],
-    ),
-]
-
-
-_SIZE = "num_layers + (mtp_num_layers or 0)"
-
-
+_UNLIKE = {
+    "0.17.1": [
+        ("tracker_num_layers += mtp_num_layers", "tracker_num_layers += 1"),
+        ("torch.zeros(tracker_num_layers", "torch.zeros(num_layers"),
+    ],
+    "0.19.2": [
+        ("mtp_num_layers=mtp_num_layers", "mtp_num_layers=None"),
+        ("return get_moe_metrics_tracker()", "return other_tracker()"),
+    ],
+}
+UNLIKE_UPSTREAM = [edit for version, of in _UNLIKE.items() for edit in sources.edits(sources.case(FIX, version), of)]
 _ENTRY = "tracker[key]['values'] = torch.zeros(num_layers, device='cuda')"
 _PADDED = _ENTRY.replace("torch.zeros", "torch.cat([torch.zeros") + ", torch.zeros(mtp_num_layers or 0)])"
+_ROW = "\n" + 20 * " "
+_EDITED = [
+    (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), r"not found: torch.zeros\(num_layers"),
+    (_ENTRY, f"num_layers += mtp_num_layers or 0{_ROW}{_ENTRY}", "that does not rebind num_layers"),
+    (_ENTRY, f"mtp_num_layers = None{_ROW}{_ENTRY}", "that does not rebind mtp_num_layers"),
+    (_ENTRY, f"{_ENTRY}{_ROW}{_ENTRY}", "found 2 times"),
+    # MTP's layers are in it already
+    (_ENTRY, _PADDED, r"not found: torch.zeros\(num_layers, ...\), without mtp_num_layers"),
+    ("mtp_num_layers: Optional[int]", "mtp_layers: Optional[int]", "not found: the argument mtp_num_layers"),
+]
+REFUSED = sources.edits(CASES[0], _EDITED)
 
 
-REFUSED = sources.edits(
-    CASES[0],
-    [
-        (_ENTRY, _ENTRY.replace("num_layers", "num_layers + 1"), r"not found: torch.zeros\(num_layers"),
-        (_ENTRY, _ENTRY.replace("torch.zeros", "torch.ones"), r"not found: torch.zeros\(num_layers"),
-        (_ENTRY, f"num_layers += mtp_num_layers or 0\n                    {_ENTRY}", "that does not rebind num_layers"),
-        (_ENTRY, f"mtp_num_layers = None\n                    {_ENTRY}", "that does not rebind mtp_num_layers"),
-        (_ENTRY, f"{_ENTRY}\n                    {_ENTRY}", "found 2 times"),
-        # MTP's layers are in it already
-        (_ENTRY, _PADDED, r"not found: torch.zeros\(num_layers, ...\), without mtp_num_layers"),
-        (
-            _ENTRY,
-            _ENTRY.replace("torch.zeros(", "(lambda num_layers: torch.zeros(") + ")(9)",
-            "that does not rebind num_layers",
-        ),
-        ("mtp_num_layers: Optional[int]", "mtp_layers: Optional[int]", "not found: the argument mtp_num_layers"),
-    ],
-)
+# -- for the sessions -------------------------------------------------------------------------------------------------
 
-
-def test_a_comment_of_ones_own_is_kept() -> None:
-    source = sources.first(CASES)
-    line, end = b'torch.zeros(num_layers, device="cuda")', b'device="cuda"\n                    )'
-    commented = source.data.replace(line, line + b"  # ours")
-    assert commented.count(b"# ours") == 1
-    done = sources.rewritten(source.target, commented, source.known.result)
-    assert done == source.rewritten.data.replace(end, end + b"  # ours")
-
-
-def _sized(*sizes: str) -> dict[str, Sub]:
-    return {size: Sub(_SIZE, size) for size in sizes}
-
-
+_SIZE = "num_layers + (mtp_num_layers or 0)"
 _VALUES = 'tracker[key]["values"] = torch.zeros('
-_HALF = "num_layers + ((mtp_num_layers or 0) if {} else 0)"
+_SIZES = (
+    *("num_layers + 1", "num_layers + bool(mtp_num_layers)", "num_layers + mtp_num_layers"),
+    *("num_layers * (mtp_num_layers or 1)", "(num_layers := num_layers + (mtp_num_layers or 0))"),
+    *(f"{_SIZE} + len(tracker) - 1", f"{_SIZE} * (moe_layer_freq or 1)"),
+    "(sum(moe_layer_freq) if isinstance(moe_layer_freq, list) else num_layers) + (mtp_num_layers or 0)",
+)
+_ONLY_IF = (
+    *("num_layers == 8", "num_layers > 8", "moe_layer_freq is None", "isinstance(moe_layer_freq, list)"),
+    *("writer", "wandb_writer", "per_layer_logging", "key == track_names[0]", "key != track_names[0]"),
+)
 BY_HAND = {
-    **_sized(
-        "num_layers + 1",
-        "num_layers + bool(mtp_num_layers)",
-        "num_layers + 2 * (mtp_num_layers or 0)",
-        "num_layers + min(mtp_num_layers or 0, 1)",
-        "num_layers + (mtp_num_layers or 1) - 1",
-        "num_layers - (mtp_num_layers or 0)",
-        "num_layers * (mtp_num_layers or 1)",
-        "num_layers + mtp_num_layers",
-        "max(num_layers, mtp_num_layers or 0)",
-        "(num_layers := num_layers + (mtp_num_layers or 0))",
-        "num_layers + (mtp_num_layers or 0) + len(tracker) - 1",
-        "num_layers + (mtp_num_layers or 0) * (moe_layer_freq or 1)",
-        "(sum(moe_layer_freq) if isinstance(moe_layer_freq, list) else num_layers) + (mtp_num_layers or 0)",
-        *map(
-            _HALF.format,
-            (
-                "num_layers == 8",
-                "num_layers > 8",
-                "moe_layer_freq is None",
-                "isinstance(moe_layer_freq, list)",
-                "writer",
-                "wandb_writer",
-                "per_layer_logging",
-                "key == track_names[0]",
-                "key != track_names[0]",
-            ),
-        ),
-    ),
+    **{size: Sub(_SIZE, size) for size in _SIZES},
+    **{it: Sub(_SIZE, f"num_layers + ((mtp_num_layers or 0) if {it} else 0)") for it in _ONLY_IF},
     "of integers": Sub('device="cuda"', 'device="cuda", dtype=torch.int64'),
     "below another name": Sub('["values"]', '["value"]'),
     "of one entry for all names": Sub(_VALUES, f"{_VALUES.replace('key', 'track_names[0]')}"),
-    "the same tensor for all names": Sub(
-        "torch.zeros(", 'next((it["values"] for it in tracker.values() if "values" in it), None) or torch.zeros('
-    ),
 }
 MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.16.1"), BY_HAND)]
-PROOFS = [
-    Proofs(
-        "megatron-core",
-        [Release(line, core=line == "0.16.1") for line in ("0.13.1", "0.14.0", "0.15.3", "0.16.1")]
-        + [Release("0.16.0rc0.dev100085")],
-        {
-            "half: one MTP layer, however many there are": Other(
-                without(r"\(mtp_num_layers or 0\)", "1"), ("pp3-no-mtp", "pp3-two-mtp-layers")
-            ),
-            "half: no MTP layer on the first of two names": Other(
-                without(r"\(mtp_num_layers or 0\)", "(mtp_num_layers or 0) * (key == 'z_loss')"), ("pp3", "tp2-pp2-dp2")
-            ),
-        },
-    )
-]
+_LINES = [Release(line, core=line == "0.16.1") for line in ("0.13.1", "0.14.0", "0.15.3", "0.16.1")]
+_ONE_LAYER = without(r"\(mtp_num_layers or 0\)", "1")
+_NOT_ON_FIRST = without(r"\(mtp_num_layers or 0\)", "(mtp_num_layers or 0) * (key == 'z_loss')")
+_HALVES = {
+    "half: one MTP layer, however many there are": Other(_ONE_LAYER, ("pp3-no-mtp", "pp3-two-mtp-layers")),
+    "half: no MTP layer on the first of two names": Other(_NOT_ON_FIRST, ("pp3", "tp2-pp2-dp2")),
+}
+PROOFS = [Proofs("megatron-core", [*_LINES, Release("0.16.0rc0.dev100085")], _HALVES)]
 FUZZ = Fuzz(CASES, 3, r"num_layers|zeros|tracker|track_names|force_initialize", examples=60)
 
 _PIPELINE = hung_jobs.group("7", "PIPELINE_MODEL_PARALLEL_GROUP")
@@ -145,26 +84,9 @@ def _stages(*lengths: int) -> Job:
 
 HANGS = [
     HungJob("two pipelines", _stages(61, 61, 62, 62)),
-    HungJob("one rank of a stage alone has another size", _stages(61, 62, 62, 62)),
     HungJob("the stages of two pipelines differ the other way", _stages(61, 62, 62, 61)),
     HungJob("one MTP layer", sizes(_PIPELINE, "all_reduce", _AT, 61, 62, 62, 62)),
-    HungJob("two MTP layers", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10)),
     HungJob("not the first one", sizes(_PIPELINE, "all_reduce", _AT, 8, 10, 10, 10, number=4), ""),
-    HungJob(
-        "they agreed in the step before",
-        job(
-            [
-                rank(
-                    issued(_PIPELINE, 1, "all_reduce", 62, at=_AT, done=True),
-                    issued(_PIPELINE, 2, "all_reduce", size, at=_AT),
-                    at=(hung_jobs.C10D, *_AT),
-                )
-                for size in (61, 62, 62, 62)
-            ]
-        ),
-        "",
-    ),
     HungJob("late", job([*[rank(issued(_PIPELINE, 1, "all_reduce", 62, at=_AT))] * 3, rank(at=IDLE)]), ""),
     HungJob("all ranks agree", sizes(_PIPELINE, "all_reduce", _AT, 62, 62, 62, 62), ""),
-    HungJob("other statistics", sizes(_PIPELINE, "all_reduce", ("job/stats.py::reduce",), 3, 4, 4, 4), ""),
 ]

@@ -15,8 +15,6 @@ CASES = [
     *sources.cases(FIX, {"verl": [*OLD, "0.8.0", "0.9.1"]}, function=MAKE),
     *(case for function in (CHUNK, SELECT) for case in sources.cases(FIX, {"verl": OLD}, function=function)),
 ]
-
-
 REFUSED = sources.edits(
     sources.case(FIX, "0.9.1", function=MAKE),
     [
@@ -25,13 +23,10 @@ REFUSED = sources.edits(
         ("position_ids_nested = torch", "position_ids_nested = again = torch", "found 2 times"),
     ],
 )
-
-
 _MADE = "= tu.nested_tensor"
 UNLIKE_UPSTREAM = sources.edits(
     sources.as_written(FIX)[0], [(_MADE, f"= torch.nested.as_nested_tensor() or {_MADE[2:]}")]
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,6 @@ from support import sources
 FIX = "mtp-packed-roll"
 CASES = sources.cases(FIX, {"megatron-core": ["0.16.1", "0.17.1", "0.19.2"]})
 _TAKEN, _PADDED = "cu_seqlens = packed_seq_params.cu_seqlens_q", "packed_seq_params.cu_seqlens_q_padded"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -20,7 +18,6 @@ REFUSED = sources.edits(
         (_TAKEN, f"{_TAKEN}; {_TAKEN}", "found 2 times"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

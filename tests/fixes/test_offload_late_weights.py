@@ -10,14 +10,11 @@ from support import sources
 FIX = "offload-late-weights"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.0", "0.13.1", "0.16.1", "0.19.2"]})
 _OFFLOADS, _AWARE = "isinstance(self.optimizer, HybridDeviceOptimizer)", "use_precision_aware_optimizer"
-
-
 REFUSED = sources.edits(
     CASES[0],
     [(f"if {_OFFLOADS}", f"if not {_OFFLOADS}", "isinst"), (_AWARE, "use_main_params", "_preci")],
     "not found: .*{}",
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ from support import sources
 
 FIX = "reduce-noncontiguous"
 CASES = sources.cases(FIX, {"megatron-core": ["0.12.3", "0.18.2"]})
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -22,7 +20,6 @@ REFUSED = sources.edits(
     ],
     "not found: .*{}",
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
@@ -47,22 +44,16 @@ BY_HAND: ByHand = {
     "the sum is not returned": Sub("\n    return input_", "\n    return input_.clone()"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND)]
-PROOFS = [
-    Proofs(
-        "megatron-core",
-        [Release("0.18.2", core=True), *map(Release, ("0.17.1", "0.16.1", "0.15.3", "0.13.1", "0.12.3"))],
-        {
-            "half: on rank 0 alone": Other(
-                without(r"input_ = input_\.contiguous\(\)", r"\g<0> if torch.distributed.get_rank() == 0 else input_"),
-                ("tp2-transposed",),
-                "differs: the gradient is due .* rank 1 has",
-            ),
-            "always a copy": Other(
-                without(r"input_ = input_\.contiguous\(\)", "input_ = input_.clone()"),
-                ("tp2-plain",),
-                "differs: the sum of a contiguous tensor is in other memory",
-            ),
-        },
-    )
-]
+_CONTIGUOUS = r"input_ = input_\.contiguous\(\)"
+_ON_RANK_0 = without(_CONTIGUOUS, r"\g<0> if torch.distributed.get_rank() == 0 else input_")
+_ALWAYS, _ELSEWHERE = (
+    without(_CONTIGUOUS, "input_ = input_.clone()"),
+    "the sum of a contiguous tensor is in other memory",
+)
+_HALVES = {
+    "half: on rank 0 alone": Other(_ON_RANK_0, ("tp2-transposed",), "differs: the gradient is due .* rank 1 has"),
+    "always a copy": Other(_ALWAYS, ("tp2-plain",), f"differs: {_ELSEWHERE}"),
+}
+_RELEASES = [Release("0.18.2", core=True), *map(Release, ("0.17.1", "0.16.1", "0.15.3", "0.13.1", "0.12.3"))]
+PROOFS = [Proofs("megatron-core", _RELEASES, _HALVES)]
 FUZZ = Fuzz(CASES, 1, "all_reduce|contiguous|distributed|group|input_|torch", examples=40)

@@ -13,8 +13,6 @@ FIX = "reinforce-turn-returns"
 BEFORE, SINCE = ("0.4.0", "0.4.1", "0.5.0", "0.8.0"), ("0.9.0", "0.9.1")
 CASES = sources.cases(FIX, {"verl": [*BEFORE, *SINCE]})
 _RESET, _PASSED = "running_return * response_mask[:, t]", "running_return * (1 - response_mask[:, t])"
-
-
 _EDITED = [
     ("0.8.0", "gamma * running_return", "running_return", r"not found: \.\.\. = REWARDS"),
     ("0.8.0", "token_level_rewards[:, t] +", "rewards +", r"not found: \.\.\. = REWARDS"),
@@ -26,7 +24,6 @@ _EDITED = [
     ("0.9.1", "new_running_return = token", "carried = new_running_return = token", "carried, which is ours"),
 ]
 REFUSED = [edit for version, *row in _EDITED for edit in sources.edits(sources.case(FIX, version), [row])]
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

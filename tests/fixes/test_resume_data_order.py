@@ -9,8 +9,6 @@ from support import sources
 
 FIX = "resume-data-order"
 CASES = sources.cases(FIX, {"ms-swift": ["3.6.0", "4.5.2", "4.6.0"]})
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -19,7 +17,6 @@ REFUSED = sources.edits(
         ("yield", "for _ in (1,): yield", "whose sampler is left as it is"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
@@ -32,11 +29,8 @@ BY_HAND: ByHand = {
     "of the new loader": Sub("getattr(dataloader, name)", "getattr(resumed, name).batch_sampler"),
     "the order of all epochs": Sub(_SHARE, f"{_SHARE}\n                        rest.batch_sampler.set_epoch(0)"),
     "nothing is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches = 0"),
-    "one batch less is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches -= 1"),
-    "one batch more is skipped": Sub(_SHARE, f"{_SHARE}\n                        rest.skip_batches += 1"),
     "the old loader": Sub("return resumed", "return dataloader"),
     "nothing is told of the epoch": Sub(f"resumed{_TELL}", "pass"),
-    "nobody is told of the epoch": Sub("dataloader.set_epoch", "print"),
     "the next epoch": Sub("dataloader.set_epoch", "lambda epoch: dataloader.set_epoch(epoch + 1)"),
     "not where an epoch has no rest": Sub("hasattr(rest, 'skip_batches')", "False"),
 }

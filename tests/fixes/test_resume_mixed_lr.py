@@ -11,11 +11,8 @@ FIX = "resume-mixed-lr"
 _RELEASES = {"megatron-core": ["0.14.0", "0.16.1", "0.18.2"]}
 _FUNCTIONS = ("MegatronOptimizer._filter_and_reorder_param_groups", "DistributedOptimizer.load_state_dict")
 CASES = [case for it in _FUNCTIONS for case in sources.cases(FIX, _RELEASES, function=it)]
-
-
 _SOUGHT = ("loaded_groups_map[key]", "loaded_groups_map.get(key)", r"groups\[key\] in a loop")
 REFUSED = sources.edits(CASES[0], [_SOUGHT])
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

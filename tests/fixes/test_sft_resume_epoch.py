@@ -13,8 +13,6 @@ FIX = "sft-resume-epoch"
 HANDLER, TRAINER = "CheckpointHandler._load_dataloader_state", "FSDPSFTTrainer._load_dataloader_state"
 CASES = sources.cases(FIX, {"verl": ["0.6.0", "0.9.1"]}, function=HANDLER)
 CASES += sources.cases(FIX, {"verl": ["0.5.0"]}, function=TRAINER)
-
-
 REFUSED = sources.edits(
     CASES[0],
     [
@@ -23,7 +21,6 @@ REFUSED = sources.edits(
         ("os.path.exists(dataloader_path)", "dp_rank % 2", "wherever in an epoch it is"),
     ],
 )
-
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -14,47 +14,28 @@ TRAINER, RERANKER, MIXIN, DPO = (
 _OLD = ["3.9.3", "4.5.3"]
 RELEASES = {TRAINER: _OLD, RERANKER: _OLD, MIXIN: ["3.0.0", "4.6.0"], DPO: ["4.5.3", "4.6.0"]}
 CASES = [case for name, of in RELEASES.items() for case in sources.cases(FIX, {"ms-swift": of}, function=name)]
-_DIVISOR = "self.args.gradient_accumulation_steps"
-
-
-REFUSED = [
-    edit
-    for name in RELEASES
-    for edit in sources.edits(
-        sources.case(FIX, "4.5.3", function=name),
-        [
-            (f"/ {_DIVISOR}", "/ self.args.steps", f"not found: ... / {_DIVISOR}"),
-            (f"/ {_DIVISOR}", f"/ {_DIVISOR} / {_DIVISOR}", f"found 2 times, expected once: ... / {_DIVISOR}"),
-        ],
-    )
-]
-
+_BY = "/ self.args.gradient_accumulation_steps"
+_OTHERS = [("/ self.args.steps", f"not found: ... {_BY}"), (f"{_BY} {_BY}", f"found 2 times, expected once: ... {_BY}")]
+_AT = (sources.case(FIX, "4.5.3", function=name) for name in RELEASES)
+REFUSED = [edit for case in _AT for edit in sources.edits(case, [(_BY, *other) for other in _OTHERS])]
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 _COUNT = "'current_gradient_accumulation_steps'"
 _TAKEN = f"getattr(self, {_COUNT}, window)"
 _AS_COUNT = {
-    **{"all": "window", "one less": f"{_TAKEN} - 1", "one more": f"{_TAKEN} + 1", "its square": f"{_TAKEN} ** 2"},
-    **{"two at most": f"min(2, {_TAKEN})", "two at least": f"max(2, {_TAKEN})", "a factor": f"window / {_TAKEN}"},
+    **{"all": "window", "one more": f"{_TAKEN} + 1", "two at most": f"min(2, {_TAKEN})"},
     **{"half of it where it is short": f"(window + {_TAKEN}) / 2", "of the model": _TAKEN.replace("self", "model")},
     **{"no default": _TAKEN.replace(", window", ""), "one for a default": _TAKEN.replace("window", "1")},
 }
 BY_HAND = {
     **{name: Sub(_TAKEN, new, EVERY) for name, new in _AS_COUNT.items()},
     "in an evaluation too": Sub("if model.training", "if True", EVERY),
-    "in an evaluation alone": Sub("if model.training", "if not model.training", EVERY),
-    "a product": Sub("loss / window", "loss * window"),
     "of the labels": Sub("loss / window", "loss * inputs['labels'].shape[0] / num_items_in_batch"),
     "in the first epoch": Sub(_TAKEN, f"{_TAKEN} if self.state.epoch < 1 else window", EVERY),
     "on the first rank": Sub("if model.training", "if model.training and self.args.process_index == 0", EVERY),
 }
-PACKED = {
-    **BY_HAND,
-    "one for a default of the factor": Sub(_TAKEN, _TAKEN.replace("window", "1")),
-    "the factor alone": Sub(_TAKEN, "window", 1),
-    "the divisor alone": Sub(_TAKEN, "window"),
-}
+PACKED = {**BY_HAND, "the factor alone": Sub(_TAKEN, "window", 1), "the divisor alone": Sub(_TAKEN, "window")}
 MUTANTS = [
     *(Mutants("ms-swift", ("3.9.3", "4.5.3"), BY_HAND, function=name) for name in (TRAINER, RERANKER)),
     Mutants("ms-swift", ("4.6.0",), BY_HAND, function=MIXIN),
