@@ -37,7 +37,10 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         *(f'{_KEPT} == "column"', f'{_KEPT} == "row"'),
     ),
     " or config.expert_tensor_parallel_size == 1": ("", f" or {_KEPT} is None", f" or {_ETP}"),
-    f"{_SIZE} > 1": (f"{_SIZE} > 2",),
+    f"{_SIZE} > 1": (
+        *(f"{_SIZE} > 2", f"{_SIZE} > 1 and not config.use_cpu_initialization"),
+        *(f"{_SIZE} > 1 and config.pipeline_model_parallel_size == 1", f"{_SIZE} > 1 and not config.fp8"),
+    ),
     "self.expert_parallel\n": ("False\n", "self.explicit_expert_comm\n"),
     f" or {_ETP}": (
         *("", f" or {_ETP} and self.expert_parallel", f" or {_ETP.replace('==', '<=')}", " or True"),
@@ -46,11 +49,13 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     f'{_STEM} == "weight"': (
         *("True", f'{_STEM} in ("weight", "bias")', f'{_STEM} == "bias"', f'{_STEM} == "weight" != own_name'),
         *('own_name.startswith("weight")', '"weight" in own_name', 'own_name == "weight"', 'own_name == "weight0"'),
+        f'{_STEM} == "weight" and own.dtype == torch.bfloat16',
         *('own_name[:-1] == "weight"', 'own_name.rpartition(".")[2].rstrip("0123456789") == "weight"'),
     ),
     f"{_SET}True": (
         *(f"{_SET}False", f"{_SET}config.expert_tensor_parallel_size > 1", "own.allreduce = True"),
-        f"{_SET}True; own.partition_dim = -1",
+        *(f"{_SET}True; own.partition_dim = -1", f"{_SET}True; own.allreduce = False"),
+        f"{_SET}True; own.sequence_parallel = config.sequence_parallel",
     ),
 }
 _OF_OLD: dict[str, tuple[str, ...]] = {

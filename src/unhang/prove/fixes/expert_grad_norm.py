@@ -51,14 +51,23 @@ CASES = (
     Case("tp4-ep2-marked", _FOUR, PASSED, options=_MARKED),
     Case("tp2-ep2-fsdp", _TWO, DIFFERS, _AT, {"fsdp": True}, core=True, patched=DIFFERS),
 )
+_ANOTHER = {
+    "use_cpu_initialization": True,
+    "perform_initialization": False,
+    "init_model_with_meta_device": True,
+    "pipeline_model_parallel_size": 2,
+    "context_parallel_size": 2,
+    "fp8": "hybrid",
+}
+"""Settings that have no part in the defect, each other than elsewhere: a job may have any of them."""
 GRID = [
     *(it._replace(name=f"the case {it.name}") for it in CASES if it.patched == PASSED),
     *(
         Case(name, topology, untouched, options=options)
         for name, topology, untouched, options in (
-            ("one weight", _TWO, DIFFERS, {"engine": "grouped"}),
+            ("one weight, in float32", _TWO, DIFFERS, {"engine": "grouped", "type": "float32"}),
             ("one weight, in shards", _SHARDS, DIFFERS, {"engine": "grouped"}),
-            ("eleven weights", _TWO, DIFFERS, {"experts": 22}),
+            ("eleven weights, of another job", _TWO, DIFFERS, {"experts": 22, "config": _ANOTHER}),
             ("a bias", _SHARDS, DIFFERS, {"bias": True}),
             ("a bias, marked", _SHARDS, PASSED, {"bias": True, **_MARKED}),
             ("LoRA in shards of two", Topology(tp=4, ep=2, etp=2), DIFFERS, {**_LORA, "left": ["lora"]}),
@@ -72,15 +81,16 @@ HELD = {
     r"skip_bias_add|is_initialized|delay_wgrad|is_te_min_version|_gl_params|_init_params": "about an argument alone",
     r"GROUPED_TENSOR|NameError|overlap_disp|op_fuser|remat_size|moe_use_grouped_tensor": "about an argument alone",
     "pg_collection": "the groups are the same",
-    **dict.fromkeys(
-        ("merge_extra_states", "normalize_grouped_parameter_keys", "maybe_remap_param"), "runs for a checkpoint"
-    ),
+    **dict.fromkeys(("merge_extra_states", "normalize_grouped_parameter_keys"), "runs for a checkpoint"),
+    **dict.fromkeys(("maybe_remap_param", "_split_grouped_checkpoint_tensor"), "runs for a checkpoint"),
 }
 RULED_OUT = ("tp", "with TP 1 no other rank has experts to count")
 _CORE, _ENGINE = "megatron.core.extensions.transformer_engine", "transformer_engine.pytorch"
 _HIDDEN, _WIDE, _RANK = 4, 8, 2
 _OTHERS = *(f"bias{number}" for number in range(4)), "weight_scale0", "my_weight0", "child.weight0"
 """Parameters beside the weights, which each rank of shards has in whole: none may be counted twice."""
+_SUMMED = ("allreduce", "sequence_parallel", "average_gradients_across_tp_domain")
+"""By these marks DDP and the end of a step know over which ranks they sum a parameter's gradient."""
 _LATER = ("overlap_dispatch_backward_with_experts_wgrad", "moe_use_grouped_tensor")
 """What the constructor of a commit may ask of a configuration, and its closest release lacks."""
 
@@ -150,6 +160,8 @@ class Seen(NamedTuple):
     """How Transformer Engine is told that each layer is split."""
     marks: dict[str, list[Any]]
     """Of each marked parameter the dimension in which it is split, and the stride. With TP 1 they mean nothing."""
+    others: list[list[str]]
+    """Of each parameter what else it is said to be; the first is the norm, no expert."""
     is_upstream: bool
     """Whether the constructor has upstream's own fix: with 0.19 every rank counts what is left here."""
     whole: dict[str, list[int]]
@@ -160,7 +172,6 @@ class Seen(NamedTuple):
 
 def on_rank(case: Case, rank: int) -> Seen:
     """Take one step up to the norm and the number of zeros that the optimizer of this rank finds."""
-    import torch
     from megatron.core import distributed, optimizer, parallel_state
 
     topology, sharded = case.topology, bool(case.options.get("sharded"))
@@ -169,6 +180,7 @@ def on_rank(case: Case, rank: int) -> Seen:
         megatron.initialize(topology)
         config = _config(case)
         model = _model(config, case)
+        others = [[it for it in _SUMMED if getattr(param, it, False)] for param in model.parameters()]
         options = distributed.DistributedDataParallelConfig(use_distributed_optimizer=sharded, grad_reduce_in_fp32=True)
         wrapped = distributed.DistributedDataParallel(config, options, model)
         wanted = {"use_gloo_process_groups": False}
@@ -177,8 +189,8 @@ def on_rank(case: Case, rank: int) -> Seen:
             optimizer.OptimizerConfig(
                 optimizer="adam",
                 lr=1.0,
-                bf16=True,
-                params_dtype=torch.bfloat16,
+                bf16=config.bf16,
+                params_dtype=config.params_dtype,
                 use_distributed_optimizer=sharded,
                 log_num_zeros_in_grad=True,
             ),
@@ -210,7 +222,9 @@ def on_rank(case: Case, rank: int) -> Seen:
         zeros = sum(float(it.count_zeros()) for it in each)
         told = [it.told for it in layers]
         whole = _whole(model, topology) if case.options.get("fsdp") else {}
-        return Seen(norm, zeros, told, marks, is_upstream, whole, is_upstream or "partition_stride" in code.co_consts)
+        return Seen(
+            norm, zeros, told, marks, others, is_upstream, whole, is_upstream or "partition_stride" in code.co_consts
+        )
 
 
 def wrong(case: Case, ranks: Sequence[Seen]) -> str:
@@ -227,6 +241,8 @@ def wrong(case: Case, ranks: Sequence[Seen]) -> str:
             return f"Transformer Engine of rank {number} is told {rank.told}, and would talk to other ranks"
         if rank.marks.keys() != ranks[0].marks.keys():
             return f"rank {number} marks {[*rank.marks]}, and rank 0 {[*ranks[0].marks]}"
+        if not rank.is_upstream and any(it != ["allreduce"] * (case.topology.ep == 1) for it in rank.others[1:]):
+            return f"rank {number} sets {rank.others[1:]} of the experts"
         for name, mark in rank.marks.items():
             if mark != [split[name.partition(".")[0]], 1]:
                 return f"rank {number} says of {name} that it is split by {mark}"
@@ -306,7 +322,7 @@ def _config(case: Case) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    topology = case.topology
+    topology, kind = case.topology, case.options.get("type", "bfloat16")
     config = TransformerConfig(
         num_layers=1,
         hidden_size=_HIDDEN,
@@ -318,9 +334,10 @@ def _config(case: Case) -> Any:
         expert_tensor_parallel_size=topology.etp,
         sequence_parallel=topology.tp > 1,
         add_bias_linear=False,
-        params_dtype=torch.bfloat16,
-        bf16=True,
+        params_dtype=getattr(torch, kind),
+        bf16=kind == "bfloat16",
     )
+    vars(config).update(case.options.get("config", {}))
     for name in (it for it in _LATER if not hasattr(config, it)):
         setattr(config, name, False)
     return config
@@ -351,7 +368,7 @@ def _model(config: Any, case: Case) -> Any:
     model.fc2 = layer(engine.TERowParallelGroupedLinear, _WIDE, _HIDDEN, bias=bool(case.options.get("bias")))
     if case.options.get("lora"):
         model.lora = layer(engine.TEGroupedLinear, _HIDDEN, _RANK, parallel_mode=None)
-    model.norm = torch.nn.Parameter(torch.zeros(_HIDDEN, dtype=torch.bfloat16))
+    model.norm = torch.nn.Parameter(torch.zeros(_HIDDEN, dtype=config.params_dtype))
     return model
 
 
