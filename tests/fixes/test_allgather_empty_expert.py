@@ -74,6 +74,8 @@ def _by_hand(condition: str, *others: str) -> ByHand:
 _EACH = "tokens_per_expert.tolist()"
 _TOKENS_BY_HAND = _by_hand(
     _TOKEN,
+    *("(tokens_per_expert[:2].sum() > 0)", "(tokens_per_expert[[0, -1]].sum() > 0)"),
+    f"vars(self.config).update(moe_permute_fusion={_TOKEN}) is None and {_TOKEN}",
     *("tokens_per_expert.sum() > 0", f"{_EACH}[0] > 0", f"{_EACH}[-1] > 0", f"min({_EACH}) > 0", f"max({_EACH}) > 0"),
     _ROW,
 )
