@@ -56,7 +56,9 @@ def _by_hand(condition: str, *others: str) -> ByHand:
 
 _EACH = "tokens_per_expert.tolist()"
 _OF_SOME = (f"{_EACH}[0] > 0", f"{_EACH}[-1] > 0", f"min({_EACH}) > 0")
-_TOKENS_BY_HAND = _by_hand(_TOKEN, *_OF_SOME, _ROW)
+_OF_THREE = ("(tokens_per_expert[:2].sum() > 0)", "(tokens_per_expert[[0, -1]].sum() > 0)")
+_KEPT = f"vars(self.config).update(moe_permute_fusion={_TOKEN}) is None and {_TOKEN}"
+_TOKENS_BY_HAND = _by_hand(_TOKEN, *_OF_SOME, *_OF_THREE, _KEPT, _ROW)
 _BEFORE = "self.hidden_shape_before_permute[0]"
 _OF_OTHERS = ("self.local_probs.shape[0] > 0", f"{_BEFORE} > 0", f"hidden_states.shape[0] >= {_BEFORE}")
 _ROWS_BY_HAND = _by_hand(_ROW, *_OF_OTHERS)

@@ -34,8 +34,7 @@ REFUSED = [edit for name, *row in _EDITED for edit in sources.edits(sources.case
 
 def test_a_nightly_that_divides_whole_tokens_gets_the_mean_too() -> None:
     source = sources.wheel(FIX, "0.19.2", function=COUNT)
-    whole = source.data.replace(b".sum() / topk", b".sum() // topk")
-    found = sources.rewritten(source.target, whole, None)
+    found = sources.rewritten(source.target, source.data.replace(b".sum() / topk", b".sum() // topk"), None)
     assert b"global_tokens_per_expert.sum() // topk / reduce_group.size()" in found
 
 
@@ -52,6 +51,7 @@ _PARTITION = "(1 if sequence_partition_group is None else sequence_partition_gro
 _FACTORS = (
     *("1", "1 / {}", "{} ** 2", "2", "max(2, {})", "min(2, {})", "({} + 1)", _TP, _CP, "self.tp_dp_cp_group.size()"),
     *(f"max({_TP}, {_CP})", *(f"({{}} if {one} > 1 else 1)" for one in (f"min({_TP}, {_CP})", _TP, _CP))),
+    *("next(vars(self).setdefault('first', iter([{}])), 1)", "(1 if self.is_mtp_layer else {})"),
 )
 _GIVEN = ("({} if %s is not None else 1)", "({} if %s is None else 1)")
 _HOST = "{} * int(aux_loss.item() == aux_loss.item())"
@@ -59,13 +59,14 @@ _ATTACHED = _instead(_SIZE, *_FACTORS, "reduce_group.size()", *(it % "valid_toke
 _OF_Z: ByHand = {
     **_instead(_SIZE, *_FACTORS, *(it % "padding_mask" for it in _GIVEN)),
     "all rows": Sub("num_tokens", "logits.shape[0]"),
+    "in place": Sub("num_tokens", "(num_tokens if padding_mask is None else padding_mask.logical_not_().sum())"),
     "the loss that is logged too": Sub("z_loss * num_tokens", "(z_loss := z_loss * num_tokens)"),
 }
 _COUNTS = (
     *("{}", "{} / bsz", "{} * seq_length", "{} * self.topk", "{} * 2", "{} * (bsz + 1)", "{} * min(2, bsz)"),
     *(f"{{}} * bsz * {_SIZE}", "{} * bsz**2", "{} * bsz / 2", "{} * bsz + 1", f"{{}} * {_TP}"),
     *(f"{{}} * (bsz if {one} else 1)" for one in ("with_padding_mask", "not with_padding_mask", f"{_SIZE} > 1")),
-    *("total_num_tokens * bsz", "total_num_tokens", "probs.shape[0]", "None"),
+    *("total_num_tokens * bsz", "total_num_tokens", "probs.shape[0]", "None", "{} * vars(self).setdefault('n', bsz)"),
 )
 _OF_SEQUENCES = each({"local_num_tokens * bsz": [it.replace("{}", "local_num_tokens") for it in _COUNTS]})
 _IF, _PART = "if with_padding_mask:", f"total_num_tokens / {_SIZE}"
@@ -74,6 +75,7 @@ _OF_ALL: ByHand = {
     **_instead(_SIZE, "self.tp_dp_cp_group.size()", _TP, _CP, "{} / self.ga_steps", "2", "min(2, {})"),
     **_instead(_PART, "total_num_tokens", f"total_num_tokens * {_SIZE}", "int({})", f"local_num_tokens / {_SIZE}"),
     "the total too": Sub("local_num_tokens = total", "local_num_tokens = total_num_tokens = total"),
+    "the first total": Sub("= total_num_tokens", "= vars(self).setdefault('n', total_num_tokens)"),
 }
 _TOTAL, _RANKS = "global_tokens_per_expert.sum() / topk", "reduce_group.size()"
 _COUNTED: ByHand = {

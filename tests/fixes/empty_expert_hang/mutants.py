@@ -91,6 +91,15 @@ def _by_hand(k: str, every: str) -> ByHand:
         "without the recipe's size": Sub("16 if self.config.fp8 else 1", "1"),
         "a size for fp8 always": Sub("16 if self.config.fp8 else 1", "16"),
         "half of the recipe's size": Sub("16 if self.config.fp8 else 1", "8 if self.config.fp8 else 1"),
+        "counts for the experts of all ranks": Sub(
+            f"[{k}] * self.num_local_experts", f"[{k}] * self.config.num_moe_experts"
+        ),
+        "as wide as the model": Sub(
+            "num_rows, permuted_local_hidden_states.shape[1]", "num_rows, self.config.hidden_size"
+        ),
+        "only the first time": Sub(
+            _EMPTY, f"{_EMPTY} and not self.__dict__.setdefault('seen', []) and not self.seen.append(1)"
+        ),
     }
 
 

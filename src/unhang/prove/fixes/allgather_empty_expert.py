@@ -15,6 +15,7 @@ judged alone runs beside a mate as the fix leaves it.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import re
 import textwrap
@@ -48,8 +49,9 @@ _CLASS = "MoEAllGatherTokenDispatcher"
 _PERMUTES = (f"{_CLASS}.dispatch_postprocess", f"{_CLASS}.token_permutation")
 _UNPERMUTES = (f"{_CLASS}.combine_preprocess", f"{_CLASS}.token_unpermutation")
 _FULL, _EMPTY, _OTHERS, _FEW, _FIRST, _LAST = "full", "empty", "others empty", "few", "first", "last"
+_MIDDLE = "middle"
 _TOKENS = 16  # of each rank
-_CHOSEN = {_FULL: None, _EMPTY: (0, 1), _OTHERS: (2, 3), _FEW: (0, 1), _FIRST: (0, 2), _LAST: (1, 3)}
+_CHOSEN = {_FULL: None, _EMPTY: (0, 1), _OTHERS: (2, 3), _FEW: (0, 1), _FIRST: (0, 2), _LAST: (1, 3), _MIDDLE: (1, 2)}
 """The experts of a step's tokens. With few, one token has the others."""
 _REFUSES, _FEWER, _SOME = {"refuses": True}, {"kinds": (_FEW, _FULL)}, {"kinds": (_FIRST, _LAST)}
 _INFERS, _CONTROLS = {"trains": False}, (_FEWER["kinds"], _SOME["kinds"])
@@ -64,7 +66,7 @@ GRID = [
     )
     for of in (_PERMUTES, _UNPERMUTES)
     for topology, each in (
-        (Topology(), (_FEWER,)),
+        (Topology(), ({"kinds": (_FEW, _OTHERS, _MIDDLE)},)),
         (_EP2, (_REFUSES, {"bias": True}, {**_REFUSES, **_INFERS}, _INFERS, {"fusion": False}, _FEWER, _SOME)),
         (_EP2, ({"kinds": (_OTHERS, _FULL)},)),
         (Topology(tp=2, etp=2), (_FEWER,)),
@@ -156,12 +158,15 @@ def on_rank(case: Case, rank: int) -> list[Step]:
         layer.token_dispatcher.add_bias = True
         layer.experts.register_forward_hook(lambda _, given, found: (found[0], found[0] * 2))
     layer.train(trains)
+    layer.config.moe_permute_fusion = bool(case.options.get("fusion", True))
+    unfused = copy.copy(layer.config)
+    unfused.moe_permute_fusion = False
     steps = []
     for number, kind in enumerate(_kinds(case)):
         moe_layer.route(layer, _CHOSEN[kind])
         results = []
-        for fusion in (bool(case.options.get("fusion", True)), False):
-            layer.config.moe_permute_fusion = fusion
+        for config in (layer.config, unfused):
+            layer.token_dispatcher.config = config
             torch.manual_seed(100 * number + rank)
             given = torch.rand(batch, 1, moe_layer.HIDDEN)
             if kind == _FEW and rank == 0:

@@ -139,15 +139,15 @@ def _grid() -> Iterator[Case]:
     }
     for name, options in every.items():
         faulty = {} if "path" in options else _CUTS
-        yield _call(f"{name}, no row", "no row", DIFFERS if faulty else PASSED, {**faulty, **options})
-        if not name.endswith(("fp8, bias", "fp4, bias")):  # some commits split padded rows by the counts of before
-            yield _call(f"{name}, rows for all", "rows for all", PASSED, options)
-    yield from (_call(f"linears that keep the graph, {rows}", rows, PASSED, {}) for rows in _ROWS)
+        # with a bias, some commits split padded rows by the counts of before
+        first = "no row" if name.endswith(("fp8, bias", "fp4, bias")) else "rows for all"
+        yield _call(name, (first, "no row") * 2, DIFFERS if faulty else PASSED, {**faulty, **options})
+    yield from (_call(f"linears that keep the graph, {rows}", (rows,), PASSED, {}) for rows in _ROWS)
 
 
-def _call(name: str, rows: str, untouched: str, options: Mapping[str, Any]) -> Case:
-    options = {"dispatcher": "alltoall", "calls": (rows,), **options}
-    return Case(name, Topology(dp=options.get("dp", 1)), untouched, options=options)
+def _call(name: str, calls: Sequence[str], untouched: str, options: Mapping[str, Any]) -> Case:
+    options, ranks = {"dispatcher": "alltoall", "calls": calls, **options}, options.get("dp", 1)
+    return Case(name, Topology(dp=ranks, ep=ranks), untouched, options=options)
 
 
 GRID = list(_grid())
@@ -212,7 +212,7 @@ def on_rank(case: Case, rank: int) -> list[Step]:
     """Run the steps, or the calls, as one rank."""
     shims.gloo_as_nccl()
     megatron.initialize(case.topology)
-    return [_called(case, rows) for rows in case.options["calls"]] if "calls" in case.options else _steps(case, rank)
+    return [*_called(case)] if "calls" in case.options else _steps(case, rank)
 
 
 def _steps(case: Case, rank: int) -> list[Step]:
@@ -239,41 +239,45 @@ def _steps(case: Case, rank: int) -> list[Step]:
     return steps
 
 
-def _called(case: Case, name: str) -> Step:
-    """Call new experts with some rows, and once more with the untouched forward."""
+def _called(case: Case) -> Iterator[Step]:
+    """Call the same experts each time, and others with the untouched forward."""
     import torch
 
     ours = inspect.unwrap(sys.modules[moe_layer.MODULE].TEGroupedMLP.forward)
     names = {*inspect.signature(ours).parameters, *_names(ours.__code__)}
     options = _known(case.options, names)
-    (rows, counts), size = _ROWS[name], moe_layer.alignment(options) if options.get("aligned") else 1
-    counts = tuple(size * count for count in ((sum(counts),) if options.get("experts") else counts))
-    trains = options.get("trains", True)
-    kind = {"device": options.get("device", shims.DEVICE), "dtype": torch.float32 if rows else torch.bfloat16}
-    results = []
+    trains, pair = options.get("trains", True), []
     for forward, more in ((ours, {}), (moe_layer.untouched_forward(), _KEEPS)):
-        layer = moe_layer.make({**options, **more, "config": _config(options)}, case.topology.ep)
-        experts = layer.experts.to(**kind).train(trains)
-        _set_up(experts, options, names, forward)
-        torch.manual_seed(rows)
-        leaves = {"input": torch.rand(size * rows, moe_layer.HIDDEN, **kind, requires_grad=trains)}
-        leaves["probs"] = torch.rand(size * rows, **kind, requires_grad=trains)
-        probs = {"permuted_probs": leaves["probs"]} if "permuted_probs" in names else {}
-        with moe_layer.precision({**options, **more}, layer), torch.set_grad_enabled(trains):
-            output, biases = forward(experts, leaves["input"], tokens_per_expert=torch.tensor(counts), **probs)
-        if trains:
-            output.square().sum().backward()
-        leaves |= dict(experts.named_parameters())
-        found = {"output": output.detach(), **{name: it.grad for name, it in leaves.items()}}
-        results.append({**found, "biases": None if biases is None else torch.tensor(len(biases))})
-    given, wanted = results
-    if not rows:  # whatever the installed forward does
-        wanted = {name: it if it is None or name == "biases" else it * 0 for name, it in wanted.items()}
-    has_values, reaches_all = "device" not in options, trains and options.get("path") != "fused"
-    # by Transformer Engine's own kernels values differ by their precision, and a commit pads rows on its grouped path
-    same = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5)
-    faults = tuple(_faults(given, wanted, same if has_values and not options.get("te") else None, reaches_all))
-    return Step(sum(counts), given if has_values else {name: _kind(it) for name, it in given.items()}, faults)
+        given = {**options, **more, "config": _config(options, case.topology.ep)}
+        pair.append((layer := moe_layer.make(given, case.topology.ep), forward, given))
+        _set_up(layer.experts, options, names, forward)
+    for number, name in enumerate(options["calls"]):
+        (rows, counts), size = _ROWS[name], moe_layer.alignment(options) if options.get("aligned") else 1
+        counts = tuple(size * count for count in ((sum(counts),) if options.get("experts") else counts))
+        kind = {"device": options.get("device", shims.DEVICE), "dtype": torch.float32 if rows else torch.bfloat16}
+        results = []
+        for layer, forward, given in pair:
+            experts = layer.experts.to(**kind).train(trains)
+            experts.zero_grad()
+            torch.manual_seed(number)
+            leaves = {"input": torch.rand(size * rows, moe_layer.HIDDEN, **kind, requires_grad=trains)}
+            leaves["probs"] = torch.rand(size * rows, **kind, requires_grad=trains)
+            probs = {"permuted_probs": leaves["probs"]} if "permuted_probs" in names else {}
+            with moe_layer.precision(given, layer), torch.set_grad_enabled(trains):
+                output, biases = forward(experts, leaves["input"], tokens_per_expert=torch.tensor(counts), **probs)
+            if trains:
+                output.square().sum().backward()
+            leaves |= dict(experts.named_parameters())
+            found = {"output": output.detach(), **{name: it.grad for name, it in leaves.items()}}
+            results.append({**found, "biases": None if biases is None else torch.tensor(len(biases))})
+        found, wanted = results
+        if not rows:  # whatever the installed forward does
+            wanted = {name: it if it is None or name == "biases" else it * 0 for name, it in wanted.items()}
+        has_values, reaches_all = "device" not in options, trains and options.get("path") != "fused"
+        # by Transformer Engine's own kernels values differ by their precision; a commit pads rows on its grouped path
+        same = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5)
+        faults = tuple(_faults(found, wanted, same if has_values and not options.get("te") else None, reaches_all))
+        yield Step(sum(counts), found if has_values else {name: _kind(it) for name, it in found.items()}, faults)
 
 
 def _kind(it: Any) -> tuple[str, tuple[int, ...], str] | None:
@@ -311,7 +315,7 @@ def _known(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
     return {**known, "mxfp8": False, "fp8": is_fp8, "aligned": True, "biases": False}
 
 
-def _config(options: Mapping[str, Any]) -> dict[str, Any]:
+def _config(options: Mapping[str, Any], ep: int) -> dict[str, Any]:
     """Return what the configuration must say before the experts are made."""
     import torch
 
@@ -320,6 +324,7 @@ def _config(options: Mapping[str, Any]) -> dict[str, Any]:
     function = vars(sys.modules[moe_layer.MODULE]).get(name) or getattr(torch.nn.functional, name)
     alone = {"num_moe_experts": 1, "moe_router_topk": 1, "moe_router_pre_softmax": True}
     config = {"activation_func": function, "gated_linear_unit": chosen.get("gated_linear_unit", True)}
+    config["num_moe_experts"] = moe_layer.EXPERTS * ep
     return {**config, **(alone if options.get("experts") else {})}
 
 
@@ -328,6 +333,7 @@ def _set_up(experts: Any, options: Mapping[str, Any], names: Collection[str], fo
     import torch
 
     chosen = _ACTIVATIONS.get(options.get("activation", ""), {})
+    experts.config.hidden_size *= 2  # as with moe_latent_size, their rows are narrower than the model
     for name, value in {**_NEWER, **chosen}.items():
         if (name in chosen and name in names) or not hasattr(experts.config, name):
             setattr(experts.config, name, value)

@@ -87,8 +87,7 @@ def _settings() -> Iterator[Case]:
         _EVERYWHERE: [*whole, Loss(AUX)],  # with another loss it has none of its own
         _COUNT: [*aux, *sequence],
     }
-    others: dict[str, list[dict[str, Any]]] = {_ATTACH: [{"counted": False}]}
-    others[_OLD] = [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]
+    others: Any = {_ATTACH: [{"counted": False}], _OLD: [{"dispatcher": it} for it in ("alltoall_seq", "allgather")]}
     for of, (first, *_) in losses.items():
         more = [{"coefficient": 2}, {"per_token": False}, *others.get(of, ())]
         plain: Any = itertools.product((_ONE, _TWO, _CP, _BOTH, _DP, _TP_DP), losses[of], [{}])
@@ -99,10 +98,7 @@ def _settings() -> Iterator[Case]:
 
 
 GRID = [*_settings()]
-HELD = {
-    "mtp_|layer_number": "how often a layer runs, by which its losses are divided, per token or not",
-    r"_coeff|\.training|is_grad_enabled": "without such a loss, or without a gradient, nothing is scaled",
-}
+HELD = {"mtp_|layer_number": "only an MTP layer has them", r"_coeff|\.training|is_grad_enabled": "else none is scaled"}
 
 
 def settings(case: Case) -> dict[str, Any]:
@@ -255,9 +251,13 @@ def _step(case: Case, loss: Loss) -> tuple[Loss, Any, float, int]:
     # before 0.13 the loss functions sum the tokens over CP, and not the finalizer
     is_summed = "with_context_parallel" not in inspect.getsource(distributed.finalize_model_grads)
     targets = (valid & (places >= loss.prompt)[:, None])[places if is_summed else of_cp]
-    _LOGGED.clear()
+    given = {"input": tokens[own], **({"padding_mask": ~valid[own]} if loss.padded else {})}
     with capture_logs() as seen, LoggingTensorMode():
-        probs, _ = wrapped(tokens[own], **({"padding_mask": ~valid[own]} if loss.padded else {}))
+        for end in (1, None):  # a micro-batch of fewer tokens leaves nothing behind, and its mask as it was
+            _LOGGED.clear()
+            for it in router.buffers():
+                it.zero_()
+            probs, _ = wrapped(**{name: it[:end, :end] for name, it in given.items()})
     (probs.sum() * 0).backward()
     counted = targets.sum().to(torch.int) * options.get("counts", True)
     distributed.finalize_model_grads([wrapped], counted if options.get("per_token", True) else None)
@@ -267,19 +267,19 @@ def _step(case: Case, loss: Loss) -> tuple[Loss, Any, float, int]:
 
 
 def _router(case: Case, loss: Loss) -> Any:
-    """Return a router. The judged function may know fewer arguments than it is given, or more than its release."""
+    """Return a router, with DP that of an MTP layer. The judged function may know other arguments than it is given."""
     from megatron.core import parallel_state
 
     options, topology, is_aux = case.options, case.topology, loss.kind != Z
     coefficient = options.get("coefficient", 1)
     (router,) = routers.make(
-        [True], None, hidden_size=_WIDTH, kv_channels=2, moe_router_load_balancing_type=loss.kind if is_aux else "none",
+        [False, True], None, hidden_size=_WIDTH, moe_router_load_balancing_type=loss.kind if is_aux else "none",
         moe_aux_loss_coeff=coefficient if is_aux else 0.0, moe_z_loss_coeff=None if is_aux else coefficient,
         calculate_per_token_loss=options.get("per_token", True), sequence_parallel=topology.tp > 1,
-        tensor_model_parallel_size=topology.tp, context_parallel_size=topology.cp,
+        tensor_model_parallel_size=topology.tp, context_parallel_size=topology.cp, kv_channels=2,
     )  # fmt: skip
-    router.is_mtp_layer, router.mtp_layer_number = False, None
-    router.config.mtp_num_layers, router.config.mtp_use_repeated_layer = None, False
+    router.is_mtp_layer = router.config.mtp_use_repeated_layer = is_mtp = topology.dp > 1
+    router.config.mtp_num_layers = router.mtp_layer_number = 1 if is_mtp else None
     router.config.moe_token_dispatcher_type = options.get("dispatcher", "alltoall")
     for name, of in (("tp", "tensor_model"), ("cp", "context"), ("tp_cp", "tensor_and_context")):
         vars(router).setdefault(f"{name}_group", getattr(parallel_state, f"get_{of}_parallel_group")())
@@ -308,7 +308,7 @@ def _plain(case: Case, loss: Loss) -> tuple[Any, float]:
         # without padding megatron-core counts the tokens of one data-parallel rank; that is another matter
         total = logged / (1 if loss.kind == GLOBAL and loss.padded and per_token else topology.dp)
     # the finalizer divides by the tokens that have a target, and the router counts all; without it, CP is divided by
-    prompt = 0 if options.get("as_set") else loss.prompt
+    prompt = loss.prompt * (not options.get("as_set"))
     total = total * _TOKENS / (_TOKENS - prompt) if per_token else total / topology.cp
     (total * options.get("coefficient", 1)).backward()
     return weight.grad, float(logged)
