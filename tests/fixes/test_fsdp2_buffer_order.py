@@ -45,6 +45,9 @@ _BY_HAND = {
     "from rank 1": Sub("src=0", "src=1"),
     "with offload alone": _order(f"{_BY_NAME} if cpu_offload else {_BUFFERS}"),
     "without offload alone": _order(f"{_BUFFERS} if cpu_offload else {_BY_NAME}"),
+    "of floats alone": Sub(_SEND, f"buf.is_floating_point() and {_SEND}"),
+    "not of scalars": Sub(_SEND, f"buf.dim() and {_SEND}"),
+    "of what no checkpoint has": Sub(_SEND, f"name not in full_state and {_SEND}"),
 }
 MUTANTS = [Mutants("verl", ("0.4.0", "0.7.1"), _BY_HAND)]
 _ON_RANK_0 = without(r"item\[0\]\)", "item[0]) if dist.get_rank() == 0 else model.named_buffers()")

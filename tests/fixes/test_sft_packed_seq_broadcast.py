@@ -55,12 +55,17 @@ _LAST = {
     "without CP by TP": "args.tensor_model_parallel_size == 2",
     "not with CP": "args.context_parallel_size == 1",
     "not with hybrid CP": "not args.hybrid_context_parallel",
+    "without virtual stages": "args.virtual_pipeline_model_parallel_size is None",
+    "in training": "torch.is_grad_enabled()",
 }
 _MIDDLE = {
     "with long sequences": "args.seq_length > 8",
     "of the second stage alone": "mpu.get_pipeline_model_parallel_rank() == 1",
     "not with CP": "args.context_parallel_size == 1",
+    "without virtual stages": "args.virtual_pipeline_model_parallel_size is None",
+    "in training": "torch.is_grad_enabled()",
 }
+_BUFFER = "torch.empty((args.micro_batch_size, n), dtype=torch.int32, device=dev)"
 _BY_HAND: ByHand = {
     **{f"last halves {it}": Sub(f"    {_GATE}:", f"    {_GATE} and {gate}:", EVERY) for it, gate in _LAST.items()},
     **{f"middle halves {it}": Sub(f"el{_GATE}:", f"el{_GATE} and {gate}:", EVERY) for it, gate in _MIDDLE.items()},
@@ -81,6 +86,7 @@ _BY_HAND: ByHand = {
         Sub(_NO_MAX, f"{_NO_MAX}                _broadcast(loss_mask)\n"),
         Sub(_ELIF, f"            else:\n                _broadcast(batch['loss_mask'])\n{_ELIF}"),
     ),
+    "receivers keep a buffer": Sub(_BUFFER, f"vars(get_batch_on_this_tp_rank).setdefault(n, {_BUFFER})"),
 }
 MUTANTS = [Mutants("megatron-lm", ("0.17.1",), _BY_HAND, ranks=(TP, DP, PP))]
 # a sender whose receivers never join may be done, where the backend buffers what it sends

@@ -38,8 +38,10 @@ _NAMES = (
     "model.layers.11.rotary.sin_freq",
     "model.layers.11.Rotary.inv_freq",
     "visual.layers.11.rotary.inv_freq",
+    *("e_score_correction_bias", "position_ids", "embed_scale"),
 )
-"""Of buffers, that differ in one part each: the beginning, the middle, the leaf, or a capital."""
+"""Of tables, that differ in one part each: the beginning, the middle, the leaf, or a capital; and of what others have:
+a bias that is in the checkpoint, integers of two dimensions, and a scalar. These three have one order."""
 GRID = [
     Case(
         f"{ranks} ranks, {buffers} buffers{'' if differ else ', one order'}{', offload' * offload}",
@@ -47,8 +49,8 @@ GRID = [
         DIFFERS if differ and min(ranks, buffers) > 1 else PASSED,
         options={"names": _NAMES[:buffers], "differ": differ, "offload": offload},
     )
-    for ranks, buffers, differ, offload in itertools.product((1, 2, 4), (0, 1, 2, 5), (True, False), (False, True))
-    if (differ or (ranks, buffers) == (2, 5)) and (buffers == 5 or (ranks < 4 and not offload))
+    for ranks, buffers, differ, offload in itertools.product((1, 2, 4), (0, 1, 2, 8), (True, False), (False, True))
+    if (differ or (ranks, buffers) == (2, 8)) and (buffers == 8 or (ranks < 4 and not offload))
 ]
 HELD = {"torch.__version__": "the torch that runs decides"}
 YOURS = Case("yours", Topology(), DIFFERS, _SWAPPED, _ALIKE)
@@ -97,13 +99,13 @@ def right(case: Case, ranks: Sequence[Mapping[str, list[float]]]) -> str:
 def _names(case: Case, rank: int) -> list[str]:
     """Return the names of a rank's buffers, in its order."""
     names, turn = [*_tables(case)], rank if case.options.get("differ", True) else 0
-    first = turn // 2 * 2
-    return [*names[first:], *names[:first]][:: -1 if turn % 2 else 1]
+    first, tables, others = turn // 2 * 2, names[:5], names[5:]
+    return [*others, *[*tables[first:], *tables[:first]][:: -1 if turn % 2 else 1]]
 
 
 def _tables(case: Case) -> dict[str, list[float]]:
     """Return the values of each buffer on rank 0."""
-    sized = zip(case.options.get("names", _TABLES), case.options.get("sizes", [8] * len(_NAMES)))
+    sized = zip(case.options.get("names", _TABLES), case.options.get("sizes", [*[8] * 7, 1]))
     return {name: [1000.0 * at + index for index in range(size)] for at, (name, size) in enumerate(sized)}
 
 
@@ -123,10 +125,12 @@ def on_rank(case: Case, rank: int) -> dict[str, list[float]]:
                 if not hasattr(module, part):
                     module.add_module(part, torch.nn.Module())
                 module = getattr(module, part)
-            module.register_buffer(leaf, torch.tensor(_tables(case)[name]), persistent=False)
+            values = torch.tensor(_tables(case)[name]).squeeze()
+            values = values.long()[None] if leaf == "position_ids" else values
+            module.register_buffer(leaf, values, persistent=leaf == "e_score_correction_bias")
     weights = model.state_dict() if rank == 0 else {}
     mesh = init_device_mesh(shims.DEVICE, (case.topology.world,))
     fully_shard(model, mesh=mesh)
     offload = CPUOffloadPolicy() if case.options.get("offload") else None
     fsdp_utils.fsdp2_load_full_state_dict(model, weights, mesh, offload)
-    return {name: buffer.tolist() for name, buffer in model.named_buffers()}
+    return {name: buffer.flatten().tolist() for name, buffer in model.named_buffers()}
