@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.subject import Fuzz
-from mutants.by_hand import ByHand, Mutants, Sub
+from mutants.by_hand import ByHand, Mutants, Sub, each
 from proofs.others import Other, Proofs, Release, without
 from support import sources
 
@@ -28,19 +28,19 @@ UNLIKE_UPSTREAM = [
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
 BY_HAND: ByHand = {
-    "no separator": Sub("end[start:stop]", "[]"),
     "one token of it": Sub("end[start:stop]", "end[start:stop][:1]"),
-    "with the end itself": Sub("enumerate(end, 1)", "enumerate(end)"),
     "after any answer": Sub("default=len(end)", "default=0"),
     "after the first that is alike": Sub("max((at", "min((at"),
-    "all that follows": Sub("(chat, chat[:2])", "(chat, chat)"),
     "after a user": Sub('"user", "assistant", "user"', '"user", "user", "user"'),
-    "no parts": Sub('("unhang", [{"type": "text", "text": "unhang"}])', '("unhang",)'),
     "refusals end the job": Sub("except Exception:", "except ValueError:"),
     "twice": Sub("range(start, len(end) + 1)", "[len(end)]"),
     "all of it or nothing": Sub("range(start, len(end) + 1)", "(start, len(end))"),
+    "after one of two tokens": Sub("[-1:]), default", "[-2:]), default"),
 }
-MUTANTS = [Mutants("verl", of, BY_HAND, function=it) for it, of in ((TOOLS, ("0.6.1", "0.8.0")), (MERGE, ("0.9.1",)))]
+_PROCESSOR, _END = 'getattr(self, "processor", None) or ', "end[start:stop]"
+_SHOWN = each({_PROCESSOR: [""], _END: [f"{_END} * (not images)"]})
+_MUTATED = {("0.6.1", TOOLS): BY_HAND, ("0.8.0", TOOLS): {**BY_HAND, **_SHOWN}, ("0.9.1", MERGE): BY_HAND}
+MUTANTS = [Mutants("verl", (version,), every, function=it) for (version, it), every in _MUTATED.items()]
 _OTHERS = {
     "half: none after tools": Other(without(r"end\[start:stop\] \+", "[] +"), ("three-tools",)),
     "half: after any": Other(without("default=len", "default=0 * len", 0), ("cut-off",)),
