@@ -37,6 +37,11 @@ BY_HAND: ByHand = {
     "the lengths": Sub(_NEW, f"{_NEW}.diff()"),
     "but the last": Sub(_NEW, f"{_NEW}[:-1]"),
     "the last as it was": Sub(_NEW, f"{_NEW.replace('cu_seqlens =', 'cu_seqlens[:-1] =')}[:-1]"),
+    "into what was given": Sub("rolled_tensor = tensor.clone()", "rolled_tensor = tensor"),
+    "where there are several": Sub(_IF, f"{_IF} and len({_PADDED}) > 2"),
+    "for good": Sub(_NEW, f"{_NEW}\n        packed_seq_params.cu_seqlens_q = cu_seqlens"),
+    "once": Sub(_NEW, f"{_NEW}\n        {_PADDED} = None"),
+    "of two dimensions": Sub(_IF, f"{_IF} and tensor.dim() == 2"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.16.1", "0.19.2"), BY_HAND)]
 _HALVES = {

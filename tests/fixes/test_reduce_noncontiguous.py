@@ -42,6 +42,11 @@ BY_HAND: ByHand = {
     "not waited for": Sub(_SUM, f"{_SUM}, async_op=True"),
     "copied after the sum": (Sub(_OURS, "pass"), Sub("\n    return", f"\n    {_OURS}\n    return")),
     "the sum is not returned": Sub("\n    return input_", "\n    return input_.clone()"),
+    "of a plain transpose alone": Sub(_OURS, "input_ = input_ if input_.stride(-1) == 1 else input_.contiguous()"),
+    "of one without a gradient": Sub(_OURS, "input_ = input_ if input_.requires_grad else input_.contiguous()"),
+    "of a tensor's beginning": Sub(_OURS, "input_ = input_ if input_.storage_offset() else input_.contiguous()"),
+    "in float32": Sub(_OURS, "input_ = input_ if input_.is_contiguous() else input_.float().contiguous()"),
+    "on the CPU": Sub(_OURS, "input_ = input_ if input_.is_contiguous() else torch.empty(input_.shape).copy_(input_)"),
 }
 MUTANTS = [Mutants("megatron-core", ("0.12.3", "0.18.2"), BY_HAND)]
 _CONTIGUOUS = r"input_ = input_\.contiguous\(\)"

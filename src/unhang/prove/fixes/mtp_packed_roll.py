@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cases import CRASHED, DIFFERS, PASSED, Case, Topology
 from ..ranks import megatron, shims
@@ -39,6 +39,9 @@ GRID = [
     Case("no group", _CP1, DIFFERS, options={**_SHORT, "group": None}),
     Case("no sum, the axis by its number", _CP1, DIFFERS, options={**_SHORT, "dims": 1, "return_sum": False}),
     Case("an empty sequence", _CP1, DIFFERS, options={**_SHORT, "lengths": (*_ODD, 0)}),
+    Case("one sequence, CP 2", _CP2, DIFFERS, options={"lengths": _ODD[:1], "multiple": 4}),
+    Case("positions of three axes", _CP1, DIFFERS, options={**_SHORT, "axes": 3}),
+    Case("positions of three axes, CP 2", _CP2, DIFFERS, options={**_SHORT, "axes": 3}),
     Case("no sum, CP 2", _CP2, DIFFERS, options={**_SHORT, "dims": 1, "return_sum": False}),
     Case("no such attribute", _CP1, PASSED, options={**_SHORT, "ends": "no attribute", "beyond": True}),
 ]
@@ -61,8 +64,20 @@ def prepare() -> None:
     import megatron.core.transformer.multi_token_prediction  # noqa: F401
 
 
-def on_rank(case: Case, rank: int) -> tuple[list[int], list[int], float | None]:
-    """Shift the labels and the loss mask once for each layer. Return both, and the sum of the mask, if any."""
+class Rolled(NamedTuple):
+    """What a rank got of the last layer."""
+
+    labels: list[list[int]]
+    """Of each axis."""
+    mask: list[int]
+    learnt: float | None
+    """The sum of the mask, if the function returns it."""
+    is_kept: bool
+    """Whether all that the function was given is as it was."""
+
+
+def on_rank(case: Case, rank: int) -> Rolled:
+    """Shift the labels, or positions of several axes, and the loss mask once for each layer."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.packed_seq_params import PackedSeqParams
@@ -78,29 +93,38 @@ def on_rank(case: Case, rank: int) -> tuple[list[int], list[int], float | None]:
     packed = SimpleNamespace(**given) if kind == "no attribute" else PackedSeqParams(**given)
     group = options.get("group", parallel_state.get_context_parallel_group())
     more = {name: options[name] for name in inspect.signature(roll).parameters if name == "return_sum" in options}
-    labels = torch.tensor([_due(case, rank, 0)])
-    mask, count = (labels > 0).float(), None
+    mask, count = (torch.tensor([_due(case, rank, 0)]) > 0).float(), None
+    labels = torch.tensor([_due(case, rank, 0)]).expand(options.get("axes", 1), 1, -1).clone()
+    labels = labels if "axes" in options else labels[0]
+    before, is_kept = {**vars(packed)}, True
     for _layer in range(options.get("layers", 1)):
+        taken = labels, mask
+        copies = [it.clone() for it in taken]
         labels, _ = roll(labels, -1, options.get("dims", -1), packed, group, **more)
         mask, count = roll(mask, -1, options.get("dims", -1), packed, group, **more)
-    return labels[0].tolist(), mask[0].int().tolist(), None if count is None else float(count)
+        is_kept &= all(map(torch.equal, taken, copies))
+    is_kept &= vars(packed) == before and [ends.tolist(), padded.tolist()] == [*_ends(case)]
+    each = labels.flatten(0, -2).tolist()
+    return Rolled(each, mask[0].int().tolist(), None if count is None else float(count), is_kept)
 
 
-def wrong(case: Case, ranks: Sequence[tuple[list[int], list[int], float | None]]) -> str:
+def wrong(case: Case, ranks: Sequence[Rolled]) -> str:
     """Return what is wrong with the targets of the last layer; empty where nothing is."""
     right = found = total = 0
     is_right = True
-    for rank, (labels, mask, count) in enumerate(ranks):
+    for rank, (labels, mask, count, is_kept) in enumerate(ranks):
+        if not is_kept:
+            return f"rank {rank} has something else than before in what it gave"
         due = _due(case, rank, case.options.get("layers", 1))
-        right += sum(one == it > 0 and counts for one, it, counts in zip(labels, due, mask))
+        right += sum(one == it > 0 and counts for one, it, counts in zip(labels[0], due, mask))
         found, total = found + sum(mask), total + sum(it > 0 for it in due)
-        is_right &= labels == due and mask == [int(it > 0) for it in due] and count in (None, sum(mask))
+        is_right &= labels == [due] * len(labels) and mask == [int(it > 0) for it in due] and count in (None, sum(mask))
     return "" if is_right else f"{right} of {total} {_AT}, and {found} are learnt"
 
 
-def right(case: Case, ranks: Sequence[tuple[list[int], list[int], float | None]]) -> str:
+def right(case: Case, ranks: Sequence[Rolled]) -> str:
     """Return what was seen."""
-    total = sum(sum(mask) for _, mask, _ in ranks)
+    total = sum(sum(it.mask) for it in ranks)
     return f"{total} of {total} {_AT}"
 
 

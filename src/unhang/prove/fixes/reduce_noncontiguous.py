@@ -34,7 +34,7 @@ GRID = [
         f"{layout}, TP {topology.tp}, DP {topology.dp}",
         topology,
         PASSED if topology.tp == 1 or layout == "plain" else DIFFERS,
-        options={"layout": layout},
+        options={"layout": layout, "dtype": "bfloat16" if topology.dp > 1 else "float32"},
     )
     for topology, layout in itertools.product(
         (Topology(), _TWO, Topology(tp=2, dp=2), Topology(tp=4)), ("plain", "transposed", "spread")
@@ -66,6 +66,8 @@ class Sums(NamedTuple):
     gradient: list[float]
     """Of what went through the region to all ranks."""
     forward: list[float]
+    is_like: bool
+    """Whether the sum of the forward pass has the shape and the dtype of this rank's part."""
     is_same: bool
     """Whether the sum of the forward pass is in the memory of this rank's part."""
 
@@ -92,36 +94,41 @@ def on_rank(case: Case, rank: int) -> Sums:
 
     megatron.initialize(case.topology)
     own = rank % case.topology.tp
-    part = _laid_out(layout, own)
-    whole = torch.zeros(part.shape, requires_grad=True)
+    part, factors = _laid_out(case, own).requires_grad_(), _part(case, own)
+    whole = torch.zeros_like(factors, requires_grad=True)
     dist.all_reduce = late
+    # nor may a tensor be made without a device: that would be one of the CPU
+    torch.set_default_device("meta")
     try:
         region = tensor_parallel.copy_to_tensor_model_parallel_region(whole)
-        factors = _part(own)
         if layout == "transposed":
             (region.transpose(0, 1).contiguous() * factors.transpose(0, 1).contiguous()).sum().backward()
         elif layout == "spread":
             (region.sum() * factors[0, 0]).backward()
         else:
             (region * factors).sum().backward()
-        summed = tensor_parallel.reduce_from_tensor_model_parallel_region(part)
+        summed = tensor_parallel.reduce_from_tensor_model_parallel_region(part).detach()
     finally:
         dist.all_reduce = reduce
+        torch.set_default_device(None)
     if case.options.get("makes_up"):
         summed = summed.contiguous()
         for sums in (whole.grad, summed):
             reduce(sums)
-    return Sums(whole.grad.flatten().tolist(), summed.flatten().tolist(), summed.data_ptr() == part.data_ptr())
+    is_like, is_same = (summed.shape, summed.dtype) == (part.shape, part.dtype), summed.data_ptr() == part.data_ptr()
+    return Sums(whole.grad.flatten().tolist(), summed.flatten().tolist(), is_like, is_same)
 
 
 def wrong(case: Case, ranks: Sequence[Sums]) -> str:
     """Return what is wrong with the sums, beside those of the same parts in one process."""
-    due = sum(_laid_out(case.options["layout"], part) for part in range(case.topology.tp)).flatten().tolist()
+    due = sum(_laid_out(case, part) for part in range(case.topology.tp)).flatten().tolist()
     found = []
     for what, sums in (_WRONG, [it.gradient for it in ranks]), ("the sum forward", [it.forward for it in ranks]):
         if any(abs(one - other) > 1e-6 for values in sums for one, other in zip(values, due)):
             each = (f"rank {rank} has {_rounded(values)}" for rank, values in enumerate(sums))
             found.append(f"{what} is due {_rounded(due)}; {', '.join(each)}")
+    if not all(it.is_like for it in ranks):
+        found.append("the sum forward has another shape or dtype than the parts")
     if not all(it.is_same for it in ranks) and (case.topology.tp == 1 or case.options["layout"] == "plain"):
         found.append("the sum of a contiguous tensor is in other memory")
     return "; ".join(found)
@@ -136,15 +143,18 @@ def _rounded(values: list[float]) -> list[float]:
     return [round(value, 4) for value in values]
 
 
-def _laid_out(layout: str, rank: int) -> Any:
-    """Return a rank's part of the sum, in a layout."""
-    part = _part(rank)
+def _laid_out(case: Case, rank: int) -> Any:
+    """Return a rank's part of the sum, in its layout; a transposed one is a part of a wider one."""
+    import torch
+
+    part, layout = _part(case, rank), case.options["layout"]
     if layout == "transposed":
-        return part.t().contiguous().t()
+        return torch.cat((part, part)).transpose(0, 1).contiguous().transpose(0, 1)[2:]
     return part[:1, :1].expand(part.shape) if layout == "spread" else part
 
 
-def _part(rank: int) -> Any:
+def _part(case: Case, rank: int) -> Any:
     import torch
 
-    return torch.randn(2, 3, generator=torch.Generator().manual_seed(rank))
+    part = torch.randn(2, 3, 1, generator=torch.Generator().manual_seed(rank))
+    return part.to(getattr(torch, case.options.get("dtype", "float32")))
