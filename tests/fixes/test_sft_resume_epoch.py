@@ -41,6 +41,8 @@ BY_HAND: ByHand = {
     "an even number of steps": _test("extract_step(checkpoint_path) % 2"),
     "a rest of one alone": _test(f"{_TEST} == 1"),
     "no state": Sub("load_state_dict(dataloader_state_dict)", "load_state_dict({})"),
+    "as many as without workers": _test("dataloader_state_dict.get('_num_yielded', 0) < len(self.train_dataloader)"),
+    "the end of the path": Sub("extract_step(checkpoint_path)", "int(checkpoint_path.rsplit('_', 1)[-1])"),
 }
 _MUTATED = {"0.9.1": HANDLER, "0.7.0": TRAINER}
 MUTANTS = [Mutants("verl", (version,), BY_HAND, function=it) for version, it in _MUTATED.items()]

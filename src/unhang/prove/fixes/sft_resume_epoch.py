@@ -38,7 +38,7 @@ GRID = [
         f"{ranks} ranks, {steps} steps an epoch{' and a rest' * rest}, stopped after {stop}{', no state' * (not kept)}",
         Topology(dp=ranks),
         DIFFERS if kept and 0 < stop < _EPOCHS * steps and stop % steps == 0 else PASSED,
-        options={"steps": steps, "stop": stop, "rest": rest, "has_state": kept},
+        options={"steps": steps, "stop": stop, "rest": rest, "has_state": kept, "other": ranks > 1},
     )
     for ranks in (1, 2)
     for steps, rest, stops in ((4, 0, (0, 2, 4, 6, 8, 9, 12)), (3, 1, (2, 3, 4, 6, 9)), (1, 0, (1, 2, 3)))
@@ -128,7 +128,8 @@ def _trained(case: Case, name: str, rank: int, ranks: int) -> tuple[list[list[in
         owner.save_checkpoint, owner.resume_global_step, trainer.resume_global_step = save, first, first
         if first:  # what ``load_checkpoint`` does after the model; pull request 7402 gives it the step
             folder, is_kept = f"/checkpoints/global_step_{first}", case.options.get("has_state", True)
-            given = [folder, first][: len(inspect.signature(owner._load_dataloader_state).parameters)]
+            given = [folder + "/" * case.options.get("other", False), first]  # a shell completes it so
+            given = given[: len(inspect.signature(owner._load_dataloader_state).parameters)]
             with files.there({f"{folder}/{file}": saved[-1][1] for file in ("data.pt", f"data_{rank}.pt") if is_kept}):
                 owner._load_dataloader_state(*given)
         with suppress(KeyboardInterrupt):
@@ -153,6 +154,9 @@ def _trainer(case: Case, name: str, sampler: Any, batch: int, steps: list[list[i
     config.trainer.configure_mock(total_epochs=_EPOCHS, total_training_steps=total, test_freq=-1, balance_batch=False)
     rows = [{"input_ids": torch.tensor([row]), "length": torch.ones(1)} for row in sampler.dataset]
     loader = module.StatefulDataLoader(rows, batch_size=batch, sampler=sampler, drop_last=True)
+    if case.options.get("other"):  # with workers, which a scene cannot start, a state has all of it further inside
+        state, load = loader.state_dict, loader.load_state_dict
+        vars(loader).update(state_dict=lambda: {"_snapshot": state()}, load_state_dict=lambda it: load(it["_snapshot"]))
     vars(trainer).update(train_sampler=sampler, train_dataloader=loader, val_dataloader=(), loss_fn=None, rank=1)
     vars(trainer).update(engine=engine, training_client=engine, device_mesh=engine, config=config, test_freq=-1)
     vars(trainer).update(steps_per_epoch=len(loader), total_training_steps=total or _EPOCHS * case.options["steps"])
