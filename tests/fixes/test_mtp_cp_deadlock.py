@@ -144,6 +144,14 @@ _BY_HAND = {
         _UPDATED, f"get_megatron_mtp_loss(n_micro_batch)\n                {_UPDATED}"
     ),
     "MTP is not asked": Sub("self.model_config.mtp.enable and ", ""),
+    "divided as at first": Sub(
+        "get_megatron_mtp_loss(n_micro_batch)", 'get_megatron_mtp_loss(vars(self).setdefault("_n", n_micro_batch))'
+    ),
+    "the first loss for good": Sub(
+        "metrics = get_megatron_mtp_loss(n_micro_batch)",
+        'metrics = vars(self).setdefault("_kept", get_megatron_mtp_loss(n_micro_batch))',
+    ),
+    "at the first call alone": _gate(f'{_LAST_STAGE} and vars(self).setdefault("_first", data) is data'),
 }
 
 
