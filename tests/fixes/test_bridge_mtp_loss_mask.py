@@ -45,19 +45,24 @@ REFUSED = sources.edits(
 _HAS, _TRAINS = 'hasattr(core_model, "mtp_process")', "core_model.config.mtp_num_layers"
 _TAKES = '"loss_mask" in signature(core_model.forward).parameters'
 _IF, _PACKED, _GIVEN = f"has_mtp and {_TAKES}", '"packed_seq_params"', 'forward_args["loss_mask"] = loss_mask'
-_MASKS = ("torch.ones_like(loss_mask)", "loss_mask.roll(-1, -1)")
+_MASKS = ("torch.ones_like(loss_mask)", "loss_mask.roll(-1, -1)", "loss_mask[:1]", "loss_mask.view(1, -1)")
+_MASKS += ("loss_mask / loss_mask.sum() * loss_mask.shape[-1]",)
+_TWICE = 'while core_model is not getattr(getattr(model, "module", 0), "module", 0) and hasattr'
 _BY_HAND = {
     _IF: [
         *(f"{_IF} and {it}" for it in (f"{_PACKED} in forward_args", f"{_PACKED} not in forward_args")),
         *(f"{_IF} and {_TRAINS} == {layers}" for layers in (1, 2)),
     ],
     f"= {_HAS}": ['= getattr(core_model, "mtp_process", False)', f"= not {_HAS}"],
-    "while hasattr": ["while False and hasattr", "if hasattr"],
+    "while hasattr": ["while False and hasattr", "if hasattr", _TWICE],
+    f" and not {_HAS}:": [":"],
     "core_model.forward": ["model.forward", "core_model"],
     _GIVEN: [
         *(f'forward_args["loss_mask"] = {it}' for it in _MASKS),
         *(_GIVEN.replace('["loss_mask"]', f'["{it}"]') for it in ("padding_mask", "labels")),
     ],
+    f"has_mtp = {_HAS}": ['has_mtp = hasattr(core_model, "mtp")', 'has_mtp = getattr(core_model, "post_process", 0)'],
+    " model(": [" core_model("],
 }
 MUTANTS = [Mutants("megatron-bridge", ("0.4.2", "0.6.2"), each(_BY_HAND))]
 _MENDED = {"one-token": "megatron-core 0.17 and later divide by one where no token is left"}

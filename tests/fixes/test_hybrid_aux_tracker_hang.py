@@ -55,6 +55,13 @@ BY_HAND: ByHand = {
     **{f"list {value}": (Sub(_COUNTED, f"moe_layer_freq={value}"),) for value in _LISTS},
     "no MTP layers": Sub("mtp_num_layers=args.mtp_num_layers", "mtp_num_layers=None"),
     "not forced": Sub("force_initialize=True", "force_initialize=False"),
+    "not printed": Sub("total_loss_dict=total_loss_dict,", ""),
+    "not for W&B": Sub("wandb_writer=wandb_writer,", ""),
+    "list by pattern": (Sub(_COUNTED, f"moe_layer_freq={_COUNT}args.hybrid_layer_pattern else args.moe_layer_freq"),),
+    "size of the first step": (Sub(_SIZE, f"{_SIZE} if iteration == 1 else layers"),),
+    "size as written": (
+        Sub(_SIZE, f"num_layers=len(args.hybrid_layer_pattern.split('/')[0]) if {_HYBRID} else args.num_layers"),
+    ),
 }
 
 

@@ -79,6 +79,9 @@ _BY_HAND = {
     "metrics of every loss": Sub(_UPDATED, '[it.setdefault("metrics", {}).update(metrics) for it in losses_reduced]'),
     "called once for each micro-batch": _loss(f"[{_LOSS} for _ in range(n_micro_batch)][-1]"),
     "the source rank calls once more": Sub(_UPDATED, f"{_LOSS}\n                {_UPDATED}"),
+    "divided as at first": _loss('get_megatron_mtp_loss(vars(self).setdefault("_n", n_micro_batch))'),
+    "the first loss for good": _loss(f'vars(self).setdefault("_kept", {_LOSS})'),
+    "at the first call alone": _gate(f'{_LAST_STAGE} and vars(self).setdefault("_first", data) is data'),
 }
 MUTANTS = [Mutants("verl", ("0.7.1",), _BY_HAND, ranks=(TP, CP, DP))]
 _ONE_CALLS = without(r"mpu\.is_pipeline_last_stage\(ignore_virtual=True\)", _SOURCE)

@@ -44,7 +44,7 @@ CASES = (
     Case("one-token", _ONE, DIFFERS, _WHERE, {"mask": _FIRST, "without": "mtp-zero-tokens"}, patched=DIFFERS),
 )
 YOURS = Case("yours", _ONE, DIFFERS, _WHERE, {})
-_CORES, _OTHERS = ("wrapped", "wrapped twice", "loss alone"), ("takes no mask", "vision")
+_CORES, _OTHERS = ("wrapped", "wrapped thrice", "loss alone"), ("takes no mask", "vision")
 _OFF_ON = (False, True)
 GRID = [
     Case(
@@ -54,6 +54,8 @@ GRID = [
         options={
             **{"model": model, "mask": mask, "layers": layers, "packed": packed, "plan": plan},
             "beyond": model in _OTHERS,  # upstream's own fix hands the mask to these too
+            "rows": 1 if packed else 2,
+            "per_token": layers == 2,
         },
     )
     for ranks, model, mask, layers, packed, plan in [
@@ -123,8 +125,9 @@ def on_rank(case: Case, rank: int) -> list[Step]:
     megatron.initialize(case.topology)
     step: Any = importlib.import_module(case.options.get("module", _STEP))
     made = torch.Generator().manual_seed(0)
-    tokens, labels = (torch.randint(0, _WORDS, (1, _TOKENS), generator=made) for _ in range(2))
-    mask = torch.tensor([case.options.get("mask", _ANSWER)])
+    rows, first = case.options.get("rows", 1), case.options.get("mask", _ANSWER)
+    tokens, labels = (torch.randint(0, _WORDS, (rows, _TOKENS), generator=made) for _ in range(2))
+    mask = torch.tensor([first, (first[0], *first[2:], first[1])][:rows])
     batch = {
         **{"tokens": tokens, "labels": labels, "loss_mask": mask, "position_ids": torch.arange(_TOKENS)[None]},
         "attention_mask": torch.triu(torch.ones(_TOKENS, _TOKENS), 1).bool()[None, None],
@@ -199,21 +202,28 @@ def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
     class Vision(torch.nn.Module):  # type: ignore[misc]
         """Returns the mask too, if it is given one, as MiniMax-M3's does."""
 
+        post_process = True
+
         def forward(self, loss_mask: Any = None, **given: Any) -> Any:
             output = self.language_model(loss_mask=loss_mask, **given)
             return output if loss_mask is None else (output, loss_mask)
 
     class Wrapper(torch.nn.Module):  # type: ignore[misc]
-        """Is not megatron-core's to strip, as what its FSDP has inside."""
+        """Is not megatron-core's to strip, as what its FSDP has inside. That it is called shows in what comes out."""
+
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.config, self.module = config, module
 
         def forward(self, **given: Any) -> Any:
-            return self.module(**given)
+            return 2 * self.module(**given)
 
     layers, kind = case.options.get("layers", 1), case.options.get("model", "plain")
     config = TransformerConfig(
         **{"num_layers": 1, "hidden_size": _HIDDEN, "num_attention_heads": 2, "use_cpu_initialization": True},
         **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "masked_softmax_fusion": False, "bf16": "wrapped" in kind},
         **{"mtp_num_layers": layers, "mtp_loss_scaling_factor": 0.5},
+        calculate_per_token_loss=case.options.get("per_token", False),
     )
     config.overlap_moe_expert_parallel_comm = case.options.get("plan", False)  # asked for experts when it is made
     MTPLossLoggingHelper.tracker.clear()  # of another setting, with other layers
@@ -223,15 +233,17 @@ def _model(case: Case, inputs: Any) -> tuple[Any, Any]:
     own = (TakesNoMask if kind == "takes no mask" else Own)(config, spec, _WORDS, _TOKENS, mtp_block_spec=mtp)
     if kind == "loss alone" and layers:  # of the last stage, to which another hands what the MTP layers return
         before, own.mtp_process = own.decoder.forward, False
-        own.decoder.forward = lambda **it: own.mtp(
+        own.mtp_of_another = own.mtp
+        del own.mtp
+        own.decoder.forward = lambda **it: own.mtp_of_another(
             **inputs, hidden_states=before(**it), attention_mask=it["attention_mask"], embedding=own.embedding
         )
-    outer: Any = Vision() if kind == "vision" else Wrapper() if kind == "wrapped twice" else own
-    if outer is not own:
+    outer: Any = Vision() if kind == "vision" else own
+    if kind == "vision":
         outer.config, outer.language_model = config, own
-    if kind == "wrapped twice":
-        outer.module = own
-    if kind in ("wrapped twice", "loss alone"):
+    for _wrapper in range({"wrapped twice": 1, "wrapped thrice": 2}.get(kind, 0)):
+        outer = Wrapper(outer)
+    if kind in ("wrapped twice", "wrapped thrice", "loss alone"):
         own.module = torch.nn.Identity()  # has nothing to do with wrappers
     return (Float16Module(config, outer) if "wrapped" in kind else outer), own
 

@@ -59,20 +59,21 @@ HELD = {
 
 def _grid() -> Iterator[Case]:
     """Yield the settings: models whose first stage has experts or not, hybrid and others, and what follows them."""
-    patterns = ("M*EE", "", "M*M-EEME", "*M*M*EE*EE", "MEME", "")
-    layers: tuple[dict[str, Any], ...] = ({}, {"mtp": 1}, {"mtp": 2, "depth": "EEE"}, {"mtp": 0})
-    layers += ({"mtp": 1, "depth": "*-"}, {"mtp": 2, "repeated": True})
+    patterns = ("M*EE", "", "M*M-|EEME", "*M*M*EE*EE", "MEME", "")
+    depths: tuple[dict[str, Any], ...] = ({}, {"mtp": 1}, {"mtp": 2, "depth": "EEE"}, {"mtp": 0})
+    depths += ({"mtp": 1, "depth": "*-"}, {"mtp": 2, "repeated": True})
     often = itertools.cycle((1, [0, 0, 0, 0, 0, 0, 1, 1, 0, 1], None, 3, [1, 0, 1, 0, 0, 1, 0, 1, 1, 0]))
     few: tuple[dict[str, Any], ...] = ({}, {"losses": ["seq_aux_loss", *_LOSSES]}, {"losses": "none"}, {"z_loss": None})
     losses = itertools.cycle(few)
     yield Case("no experts", Topology(), PASSED, options={"experts": None})
-    for pattern, depth in itertools.product(patterns, layers):
-        options: dict[str, Any] = {"pattern": pattern, **depth, "layers": len(pattern) or 8, **next(losses)}
+    for pattern, depth in itertools.product(patterns, depths):
+        layers = len(pattern.replace("|", "")) or 8
+        options: dict[str, Any] = {"pattern": pattern, **depth, "layers": layers, **next(losses)}
         frequency = next(often)
-        options["frequency"] = frequency[-options["layers"] :] if isinstance(frequency, list) else frequency
+        options["frequency"] = frequency[-layers:] if isinstance(frequency, list) else frequency
         name = ", ".join(f"{name} {value}" for name, value in options.items())
         case = Case(name, Topology(pp=2), PASSED, options=options)
-        yield case._replace(untouched=MISMATCH if pattern and not any(_experts(case)[: len(pattern) // 2]) else PASSED)
+        yield case._replace(untouched=MISMATCH if pattern and not any(_experts(case)[: layers // 2]) else PASSED)
 
 
 def settings(case: Case) -> dict[str, Any]:
@@ -159,7 +160,8 @@ class Seen(NamedTuple):
 
     recorded: Mapping[str, float]
     """The sum of the losses that its routers recorded, by name."""
-    logged: Mapping[str, float]
+    logged: Sequence[Mapping[str, float]]
+    """Of the writer, of W&B, and of the printed log."""
     layers: int
     """By how many layers the function is to have them divided."""
 
@@ -187,43 +189,48 @@ def on_rank(case: Case, rank: int) -> list[Seen]:
     vars(log).setdefault("_build_moe_metric_writer", lambda writer, *_: writer)
     track = moe_utils.track_moe_metrics
     log.track_moe_metrics = track if "num_layers" in given else partial(track, num_layers=len(_experts(case)))
-    logged: dict[str, Any] = {}
-    writer = SimpleNamespace(add_scalar=lambda name, value, _: logged.update({name: value}))
+    logs: tuple[dict[str, Any], ...] = {}, {}, {}
+    writer = SimpleNamespace(add_scalar=lambda name, value, _: logs[0].update({name: value}))
+    wandb = SimpleNamespace(log=lambda values, _: logs[1].update(values))
     log.get_num_microbatches = lambda: routers.MICRO_BATCHES
     job = _of_megatron_lm if log.__name__ == _TRAINING else _of_bridge
     seen = []
     for step in range(routers.STEPS):
         recorded = routers.train(layers)
-        logged.clear()
+        for one in logs:
+            one.clear()
         values = {
-            **{"loss_dict": {}, "total_loss_dict": {}, "learning_rate": 1.0, "loss_scale": 1.0, "skipped_iter": 0},
-            **job(log, _arguments(case), writer, step + 1),
+            **{"loss_dict": {}, "total_loss_dict": logs[2], "learning_rate": 1.0, "loss_scale": 1.0, "skipped_iter": 0},
+            **job(log, _arguments(case), writer, wandb, 1001 + step),  # as after a checkpoint
         }
         log.training_log(**{name: values.get(name) for name in inspect.signature(log.training_log).parameters})
-        losses = {name: float(value) for name, value in logged.items() if name.endswith("loss")}
+        losses = [{name: float(value) for name, value in one.items() if name.endswith("loss")} for one in logs]
         seen.append(Seen(recorded, losses, _count(case)))
     return seen
 
 
-def _of_megatron_lm(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[str, Any]:
+def _of_megatron_lm(log: Any, args: _Arguments, writer: Any, wandb: Any, iteration: int) -> dict[str, Any]:
     """Give Megatron-LM's module what it takes of a job; return the arguments that only its function has."""
     log.get_args = lambda: args
-    log.get_tensorboard_writer = lambda: writer
-    for name in ("get_timers", "get_wandb_writer", "get_one_logger", "get_energy_monitor"):
+    log.get_tensorboard_writer, log.get_wandb_writer = lambda: writer, lambda: wandb
+    for name in ("get_timers", "get_one_logger", "get_energy_monitor"):
         setattr(log, name, lambda: None)
     return {"iteration": iteration}
 
 
-def _of_bridge(log: Any, args: _Arguments, writer: Any, iteration: int) -> dict[str, Any]:
+def _of_bridge(log: Any, args: _Arguments, writer: Any, wandb: Any, iteration: int) -> dict[str, Any]:
     """Do the same for Megatron-Bridge's."""
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     log.get_pg_collection = lambda _: ProcessGroupCollection.use_mpu_process_groups()
     log.reduce_max_stat_across_model_parallel_group = lambda rate, *_, **__: rate  # it took no group at first
-    off = dict.fromkeys(("timers", "wandb_logger", "mlflow_logger", "comet_logger", "energy_monitor"))
+    off = dict.fromkeys(("timers", "mlflow_logger", "comet_logger", "energy_monitor"))
+    if not args.is_hybrid_model:
+        args.hybrid_layer_pattern = "ME" * (args.num_layers // 2)  # a pattern alone does not make it one
+    writers = {"tensorboard_logger": writer, "wandb_logger": wandb}
     return {
         "config": _Arguments(model=args, logger=args, train=_Arguments()),
-        "global_state": _Arguments(train_state=_Arguments(step=iteration), tensorboard_logger=writer, **off),
+        "global_state": _Arguments(train_state=_Arguments(step=iteration), **writers, **off),
     }
 
 
@@ -277,7 +284,7 @@ def _frequency(case: Case) -> Any:
 def _experts(case: Case) -> list[bool]:
     """Return of each layer whether it has experts."""
     if pattern := _pattern(case):
-        return [kind == "E" for kind in pattern]
+        return [kind == "E" for kind in pattern.replace("|", "")]
     return _often(_frequency(case), case.options.get("layers", _LAYERS))
 
 
@@ -320,9 +327,9 @@ def wrong(case: Case, ranks: Sequence[list[Seen]]) -> str:
             sums = {it: sum(other[step].recorded.get(name, 0.0) for other in ranks[it::pipelines]) for it in together}
             divided = routers.MICRO_BATCHES * steps[step].layers
             mean, all_parts = sums[first] / divided, sum(sums.values()) / divided
-            found = steps[step].logged.get(name, 0.0)  # of a loss that no router records
-            if not any(math.isclose(found, due, rel_tol=1e-5) for due in (mean, all_parts)):
-                return f"rank {rank} logs {name} {found}, but the mean is {mean}"
+            for found in (logged.get(name, 0.0) for logged in steps[step].logged):  # 0 of what no router records
+                if not any(math.isclose(found, due, rel_tol=1e-5) for due in (mean, all_parts)):
+                    return f"rank {rank} logs {name} {found}, but the mean is {mean}"
     return ""
 
 

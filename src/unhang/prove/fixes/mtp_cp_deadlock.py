@@ -106,7 +106,7 @@ def prepare() -> None:
 
 
 class Seen(NamedTuple):
-    """What one rank did."""
+    """What one rank did in one call."""
 
     calls: tuple[int, ...]
     """The number of micro-batches that each call of the reduction got."""
@@ -116,8 +116,14 @@ class Seen(NamedTuple):
     """Those that it returns."""
 
 
-def on_rank(case: Case, rank: int) -> Seen:
-    """Return what this rank does in the real method."""
+def _in_turn(case: Case) -> list[Case]:
+    """Return the calls of one engine: the second one has another number of micro-batches."""
+    other = {0: 0, 2: 4 if "chunks" in case.options else 1}.get(_micro_batches(case), 2)
+    return [case, case._replace(options={**case.options, "micro_batches": other})]
+
+
+def on_rank(case: Case, rank: int) -> list[Seen]:
+    """Return what this rank does in the real method, called twice."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
@@ -128,6 +134,7 @@ def on_rank(case: Case, rank: int) -> Seen:
     MTPLossLoggingHelper.tracker = {}
     module = _engine_module()
     engine = _engine(module, case)
+    seen: list[Seen] = []
     calls: list[int] = []
 
     def reduced(n_micro_batch: int) -> Any:
@@ -142,14 +149,14 @@ def on_rank(case: Case, rank: int) -> Seen:
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return []
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        loss = torch.tensor(1.0 + rank)
+        loss = torch.tensor(1.0 + rank + 2 * len(seen))
         for _batch in range(num_microbatches if engine.model_config.mtp.enable else 0):
             if hasattr(MTPLossLoggingHelper, "save_loss_to_tracker"):
                 MTPLossLoggingHelper.save_loss_to_tracker(loss, 0, 1, avg_group=group)
             else:
                 MTPLossLoggingHelper.save_metrics_to_tracker(loss, loss, loss, 0, 1, avg_group=group)
         losses: list[dict[str, Any]] = [{"model_output": {}, "loss": 1.0 + at} for at in range(num_microbatches)]
-        for one in losses[-_own(case) :]:
+        for one in losses[-_own(num_microbatches) :]:
             one["metrics"] = {_OWN: [_OF_LOSS]}
         return losses
 
@@ -160,15 +167,20 @@ def on_rank(case: Case, rank: int) -> Seen:
 
     parallel_state.is_pipeline_last_stage = is_last_stage
     vars(module).update(get_megatron_mtp_loss=reduced, get_forward_backward_func=lambda: schedule)
-    vars(module).update(_stand_ins(case))
-    output = engine.forward_backward_batch(_data(case), None, forward_only=case.options.get("forward", False))
-    metrics = {name: _flat(values) for name, values in sorted(output.get("metrics", {}).items())}
-    return Seen(tuple(calls), metrics, _flat(output.get("loss", [])))
+    routes = torch.nested.as_nested_tensor([torch.ones(3, 2, 1)] * 4, layout=torch.jagged)
+    for each in _in_turn(case):
+        calls.clear()
+        engine.mini_layer_topk_idx_list = [routes]
+        vars(module).update(_stand_ins(each))
+        output = engine.forward_backward_batch(_data(each), None, forward_only=case.options.get("forward", False))
+        metrics = {name: _flat(values) for name, values in sorted(output.get("metrics", {}).items())}
+        seen.append(Seen(tuple(calls), metrics, _flat(output.get("loss", []))))
+    return seen
 
 
-def _own(case: Case) -> int:
-    """Return how many micro-batches have metrics of their own: all, or, of four, the last one."""
-    return _micro_batches(case) if _micro_batches(case) < 4 else 1
+def _own(count: int) -> int:
+    """Return how many micro-batches of so many have metrics of their own: all, or, of four, the last one."""
+    return count if count < 4 else 1
 
 
 def _micro_batches(case: Case) -> int:
@@ -188,7 +200,7 @@ def _data(case: Case, samples: int = 4) -> Any:
     tensordict_utils.assign_non_tensor(
         data,
         use_dynamic_bsz="bsz" in case.options,
-        max_token_len_per_gpu=6 // case.topology.cp,
+        max_token_len_per_gpu=12 // (_micro_batches(case) or 1) // case.topology.cp,
         enable_routing_replay="replay" in case.options,
         sp_size=1,
     )
@@ -266,15 +278,19 @@ def _engine(module: ModuleType, case: Case) -> Any:
     )
     engine._routed_num_tokens = lambda data: torch.tensor(12)  # a commit may call it, and its closest release lack it
     engine.module = [torch.nn.Linear(1, 1) for _chunk in range(chunks or 1)]
-    engine.mini_layer_topk_idx_list = [torch.nested.as_nested_tensor([torch.ones(3, 2, 1)] * 4, layout=torch.jagged)]
     return engine
 
 
-def wrong(case: Case, seen: Sequence[Seen]) -> str:
+def wrong(case: Case, seen: Sequence[list[Seen]]) -> str:
     """Return what is wrong; empty where the last stage reduces, and the source ranks, and no others, report the mean.
 
     A control's untouched source lets only the source ranks reduce, which is right too without context parallelism.
     """
+    found = (_wrong(each, turn, [one[turn] for one in seen]) for turn, each in enumerate(_in_turn(case)))
+    return next(filter(None, found), "")
+
+
+def _wrong(case: Case, turn: int, seen: Sequence[Seen]) -> str:
     size, count = case.topology, _micro_batches(case)
     last = range(size.world - size.world // size.pp, size.world)
     source = [rank for rank in last if rank % size.tp == 0 and rank // size.tp % size.cp == 0]
@@ -286,19 +302,19 @@ def wrong(case: Case, seen: Sequence[Seen]) -> str:
             return f"rank {rank} of {size.world} joins {len(one.calls)} reductions, of {[*one.calls]} micro-batches"
         if (_METRIC in one.metrics) != (reduces and rank in source):
             return f"rank {rank} is {'a' if rank in source else 'no'} source rank, but reports {dict(one.metrics)}"
-        if count and rank in last and one.metrics.get(_OWN) != [_OF_LOSS] * _own(case):
+        if count and rank in last and one.metrics.get(_OWN) != [_OF_LOSS] * _own(count):
             return f"rank {rank} loses the metrics of its own loss: {dict(one.metrics)}"
         if count and one.losses != ([1.0 + at for at in range(count)] if rank in last else []):
             return f"rank {rank} returns the losses {one.losses}"
     for rank in source if reduces else ():
         group = [other for other in last if other % size.tp == rank % size.tp]
-        mean = sum(1.0 + other for other in group) / len(group)
+        mean = sum(1.0 + other for other in group) / len(group) + 2 * turn
         if seen[rank].metrics[_METRIC] != [mean]:
             return f"rank {rank} reports {seen[rank].metrics[_METRIC]}, but the mean is {mean}"
     return ""
 
 
-def right(case: Case, seen: Sequence[Seen]) -> str:
+def right(case: Case, seen: Sequence[list[Seen]]) -> str:
     """Return what was seen."""
     return "only the source ranks report the metric, and it is the mean"
 
