@@ -119,6 +119,9 @@ BY_HAND = {
     "by whether there is a mark": Sub(_WHOLE, 'not hasattr(param, "tensor_model_parallel")'),
     "split ones alone": _other(f'{_NAMED} and getattr(param, "tensor_model_parallel", False)'),
     "and": Sub(f" or {_IN}:", f" and {_IN}:"),
+    "in float32": Sub(f" or {_IN}:", f" or param.dtype == torch.float32 and {_IN}:"),
+    "in the first step": Sub(f" or {_IN}:", f' or {_IN} and param.__dict__.setdefault("step", config) is config:'),
+    "not of layer 0": Sub(f" or {_IN}:", f' or {_IN} and ".0." not in name:'),
 }
 MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.19.2"), BY_HAND)]
 _CONDITION = r'"\.self_attention\.out_norm\." in name'
