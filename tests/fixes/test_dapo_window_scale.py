@@ -16,14 +16,14 @@ _EDITS = {WHOLE: _OF_WHOLE, CHUNKED: [("if start_idx < batch_size", "if batch_si
 REFUSED = [edit for name, of in _EDITS.items() for edit in sources.edits(sources.case(FIX, "4.5.3", function=name), of)]
 _COUNT, _STEP = "(self.args.steps_per_generation * self.template.sequence_parallel_size)", "gradient_accumulation_steps"
 _AS_COUNT = (
-    *("1", "2", f"{_COUNT} ** 2", f"{_COUNT} / 2", f"min(2, {_COUNT})", f"max(2, {_COUNT})", f"self.current_{_STEP}"),
-    *(f"min({_COUNT}, self.current_{_STEP})", "self.args.steps_per_generation", f"{_COUNT} * self.current_{_STEP}"),
+    *(f"min(2, {_COUNT})", f"max(2, {_COUNT})", f"self.current_{_STEP}", f"max({_COUNT}, self.args.{_STEP})"),
+    *(f"min({_COUNT}, self.current_{_STEP})", "self.args.steps_per_generation", f"{_COUNT} * self.num_iterations"),
+    *(f"({_COUNT} if self.beta == 0 else 1)", f"{_COUNT}; grpo_batch.num_items_in_batch //= {_COUNT}"),
 )
 _SHARE, _ROWS = "(end_idx - start_idx) / batch_size", "(end_idx - start_idx)"
 _AS_SHARE = (
-    *("1", "1 / 2", "1 / max_chunks", "max_chunks", "1 / batch_size", "new_chunk_size / batch_size", _ROWS),
-    *(f"batch_size / {_ROWS}", "chunk_size / batch_size", "end_idx / batch_size", f"{_ROWS} / new_chunk_size"),
-    *("(batch_size - start_idx) / batch_size", f"({_ROWS} + 1) / batch_size", f"({_ROWS} - 1) / batch_size", "2"),
+    *(f"{it} / {of}" for it in (1, 2, "end_idx", "new_chunk_size") for of in ("batch_size", "max_chunks", _ROWS)),
+    *("1", f"{_ROWS} / sum(batch_sizes) * len(batch_sizes)", f"({_SHARE} if max_chunks == 2 else 1)"),
 )
 MUTANTS = [
     Mutants("ms-swift", ("4.5.3", "4.6.0"), each({_COUNT: _AS_COUNT}), function=WHOLE),

@@ -45,6 +45,9 @@ BY_HAND = {
     "split ones too": Sub(_OR, f" or {_NAMED}:"),
     "without asking for a mark": Sub(_WHOLE, "not param.tensor_model_parallel"),
     "by whether there is a mark": Sub(_WHOLE, 'not hasattr(param, "tensor_model_parallel")'),
+    "in float32": Sub(_OR, f" or param.dtype == torch.float32 and {_IN}:"),
+    "in the first step": Sub(_OR, f' or {_IN} and param.__dict__.setdefault("step", config) is config:'),
+    "not of layer 0": Sub(_OR, f' or {_IN} and ".0." not in name:'),
 }
 MUTANTS = [Mutants("megatron-core", ("0.13.1", "0.19.2"), BY_HAND)]
 _CONDITION = r'"\.self_attention\.out_norm\." in name'

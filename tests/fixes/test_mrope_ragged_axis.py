@@ -39,7 +39,13 @@ BY_HAND: ByHand = {
     "of one length": Sub(".size(2)", ".size(0)"),
     "without the last": Sub(".size(0) + 1", ".size(0)"),
 }
-_OF_A_BATCH: ByHand = {**BY_HAND, "of all": Sub('key == "position_ids"', "key")}
+_OF_A_BATCH: ByHand = {
+    **BY_HAND,
+    "of all": Sub('key == "position_ids"', "key"),
+    "of a part": Sub("_ragged_idx == 1", "_ragged_idx == 1 and batch_size < batch.batch_size[0]"),
+    "in their order": Sub("_ragged_idx == 1", "_ragged_idx == 1 and bool((indices.diff() > 0).all())"),
+    "all in their order": Sub("data_dict[key].values()", "torch.cat([tensor_lst[it] for it in sorted(indices)])"),
+}
 MUTANTS = [
     Mutants("verl", ("0.9.1",), BY_HAND, function=MAKE),
     Mutants("verl", ("0.7.0",), BY_HAND, function=CHUNK),

@@ -47,10 +47,9 @@ CASES = (
 GRID = [
     *CASES[:-2],  # in a grid, the other function is as it was
     *(_case(f"steps of four, of {size}, on {ranks}", size, 4, ranks=ranks) for size in (1, 6) for ranks in (1, 2)),
-    *(_case(f"sequence parallel, in steps of {window}", 2, window, ranks=2, parts=2) for window in (1, 2)),
-    *(_case(f"an evaluation, {rows} rows at once", 1, 1, train=False, set=4, rows=rows) for rows in (2, 3)),
-    _case("the last step of an epoch is shorter", 4, 4, rest=2),
-    _case("cispo", 4, 4, loss="cispo"),
+    *(_case(f"sequence parallel, steps of {it}", 2, it, ranks=2, parts=2, own={"num_iterations": 2}) for it in (1, 2)),
+    *(_case(f"an evaluation, {it} at once", 1, 1, train=False, set=4, rows=it, ranks=2, in_all=4) for it in (1, 3)),
+    _case("cispo, a short last step", 4, 4, rest=2, loss="cispo", own={"beta": 0.04, "dynamic_num_samples": True}),
     _case("beside supervised data", 4, 2, more=True),
     _case("chunks of another loss", 1, 1, rows=2, loss="grpo"),
 ]
@@ -77,9 +76,11 @@ def has_feature(function: ast.AST) -> bool:
 def prepare() -> None:
     """Import the trainer among stand-ins: none of them computes anything of the loss. Nothing goes from trl's class."""
     sys.meta_path[:0] = [Around(name, _PLACES, any_module) for name in _AROUND]
+    dist: Any = importlib.import_module("torch.distributed")
     trl: Any = importlib.import_module("trl")
     trl.GRPOTrainer = type("Whole", (type(trl.GRPOTrainer),), {"__delattr__": lambda *_: None})("GRPOTrainer", (), {})
-    alike = dict.fromkeys(("gather", "gather_object", "nanmin", "nanmax"), lambda it: it)
+    alike = dict.fromkeys(("gather", "nanmin", "nanmax"), lambda it: it)
+    alike["gather_object"] = lambda it: dist.all_gather_object(of := [None] * dist.get_world_size(), it[0]) or of
     module = importlib.import_module(next(it for it in _PLACES if importlib.util.find_spec(it)))
     vars(module).update(alike, compute_chord_loss=lambda job, grpo_loss: grpo_loss + job.model.weight.sum())
 
@@ -99,20 +100,21 @@ def on_rank(case: Case, rank: int) -> Any:
     """Return a rank's gradient of each optimizer step, or of an evaluation's loss; and of each the one that is due."""
     import torch
 
-    given = {"rest": 0, "more": False, **case.options, "world": case.topology.world}
-    given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False}
+    given = {"rest": 0, "more": False, "in_all": None, "own": {}, **case.options, "world": case.topology.world}
+    given |= {} if given.get("feature", True) else {"loss": "grpo", "more": False, "in_all": None}
     job, steps = _job(given), []
     size, window = (given[it] * given["parts"] for it in ("generation", "window"))
-    end, mine = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS
-    for first in range(0, end, window):
+    end, mine, batches = math.lcm(size, window) + given["rest"], rank // given["parts"] * _ROWS, []
+    for number in range(end):
+        generation = range(number - number % size, number - number % size + size)
+        batches.append(batch := _batch(given, [number]).part(mine, mine + _ROWS))
+        batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
+        if "advantages.unsqueeze" not in inspect.getsource(job._compute_loss_and_metrics):
+            batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
+    for first in [*range(0, end, window)] * job.num_iterations:
         numbers = range(first, min(first + window, end))
         job.current_gradient_accumulation_steps = len(numbers)
-        for number in numbers:
-            generation = range(number - number % size, number - number % size + size)
-            batch = _batch(given, [number]).part(mine, mine + _ROWS)
-            batch.num_items_in_batch = _batch(given, generation).completion_mask.sum() * given["parts"]
-            if "advantages.unsqueeze" not in inspect.getsource(job._compute_loss_and_metrics):
-                batch.advantages = batch.advantages[:, None] + 0 * batch.completion_mask
+        for batch in batches[first : first + window]:
             if given["adds"] or not given["train"]:  # transformers before 4.48 takes no mean
                 job.compute_loss(job.model.train(given["train"]), batch).backward()
             else:
@@ -132,7 +134,7 @@ def _batch(given: dict[str, Any], numbers: Any) -> Any:
         drawn.append(torch.randn(_ROWS, _MOST + 1, 3, generator=torch.Generator().manual_seed(2 * number + rank)))
     mask, values = torch.arange(_MOST) < torch.cat(tables)[:, None], torch.cat(drawn)
     more = {"values": values[:, 1:], "advantages": values[:, 0, 0], "truncated_mask": ~mask[:, 0]}
-    return _Any(input_ids=mask, completion_mask=mask, **more)
+    return _Any(more, input_ids=mask, completion_mask=mask, ref_per_token_logps=0 * mask).part(0, given["in_all"])
 
 
 def _due(given: dict[str, Any], batch: Any) -> Any:
@@ -172,13 +174,13 @@ def _job(given: dict[str, Any]) -> Any:
     job: Any = object.__new__(type("Job", (kind, Trainer), members))
     rows = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), given["rows"])
     alike = {"gather_for_metrics": lambda it: it, "backward": lambda loss, **_: loss.backward()}
-    vars(job).update(
-        args=_Any(rows, steps_per_generation=given["set"], n_gpu=1),
+    vars(job).update(_Any(
+        args=_Any(rows, steps_per_generation=given["set"], gradient_accumulation_steps=given["window"], n_gpu=1),
         dynamic_num_samples=given["rows"] < _ROWS and _PLACES[0] in sys.modules,  # of 3.x, chunks are left as they are
         accelerator=_Any(alike, num_processes=given["world"]), model=torch.nn.Linear(3, 1, bias=False), beta=0.0,
         template=_Any(sequence_parallel_size=given["parts"]), loss_type=given["loss"], model_accepts_loss_kwargs=False,
-        importance_sampling_level="token", epsilon_low=0.2, epsilon_high=2.0, sdar_loss_coef=0.0,
+        importance_sampling_level="token", epsilon_low=0.2, epsilon_high=2.0, sdar_loss_coef=0.0, num_iterations=1,
         chord_sft_iterator=given["more"] or None, is_split="grpo_batch" in job._compute_loss.__code__.co_varnames,
-    )  # fmt: skip
+    ), **given["own"])  # fmt: skip
     torch.nn.init.zeros_(job.model.weight)
     return job

@@ -66,6 +66,7 @@ _OTHERS = {
     f"{_LAYER}.self_attention.in_proj.weight": _SPLIT,
     "decoder.layers.2.self_attention.out_norm.weight": _SPLIT,
     f"{_LAYER}.mlp.router.weight": _MEAN,
+    "decoder.layers.0.self_attention.out_norm.weight": _PART,
 }
 _OF_QK = dict.fromkeys((f"decoder.layers.0.self_attention.{it}_layernorm.weight" for it in "qk"), _PART)
 YOURS = Case("yours", _TWO, DIFFERS, _NORM)
@@ -107,6 +108,8 @@ class Grad(NamedTuple):
     before: list[float] | None
     after: list[float] | None
     """What the finalizer leaves."""
+    again: list[float] | None
+    """Half of what it leaves in a second step, in which all gradients are twice as large."""
     due: list[float] | None
 
 
@@ -129,19 +132,26 @@ def on_rank(case: Case, rank: int) -> dict[str, Grad]:
             named[name].grad = due[name].grad = named[name].grad if lacks == "frozen" else None
     before = {name: _values(it.grad) for name, it in named.items()}
     kind = options.get("grad", "grad")
+    attribute = "grad" if kind == "grad" else "main_grad"
     if kind != "grad":
         sizes = case.topology.world, 1
         mesh = torch.distributed.device_mesh.init_device_mesh(shims.DEVICE, sizes, mesh_dim_names=("tp", "dp"))["dp"]
         for param in named.values():
             of_mesh = torch.distributed.tensor.DTensor.from_local
             param.main_grad = None if param.grad is None else of_mesh(param.grad, mesh)
+            param.data = param.data.bfloat16()
     for chunk in model:
         chunk.ddp_config = SimpleNamespace(use_custom_fsdp=False, use_megatron_fsdp=kind == "megatron-fsdp")
-    if options.get("of") != _GATED:
-        config = {it: bool(options.get(it)) for it in ("sequence_parallel", "qk_layernorm")}
-        function(model, SimpleNamespace(**config))
-    found = {name: getattr(it, "grad" if kind == "grad" else "main_grad") for name, it in named.items()}
-    return {name: Grad(before[name], _values(it), _values(due[name].grad)) for name, it in found.items()}
+    config = {it: bool(options.get(it)) for it in ("sequence_parallel", "qk_layernorm")}
+    first, steps = {name: getattr(it, attribute) for name, it in named.items()}, []
+    for step in (1, 2):
+        for name, it in first.items():
+            setattr(named[name], attribute, None if it is None else it * step)
+        if options.get("of") != _GATED:
+            function(model, SimpleNamespace(**config))
+        steps.append({name: _values(getattr(it, attribute), step) for name, it in named.items()})
+    after, again = steps
+    return {name: Grad(before[name], it, again[name], _values(due[name].grad)) for name, it in after.items()}
 
 
 def wrong(case: Case, ranks: Sequence[dict[str, Grad]]) -> str:
@@ -160,17 +170,18 @@ def right(case: Case, ranks: Sequence[dict[str, Grad]]) -> str:
     return f"{', '.join(f'{name} {ranks[0][name].after}' for name in norms)}, as of all heads"
 
 
-def _values(grad: Any) -> list[float] | None:
+def _values(grad: Any, step: int = 1) -> list[float] | None:
     """Return a gradient, in whole where it is a distributed tensor, in as many digits as no order of a sum changes."""
     if grad is None:
         return None
-    return [round(value, 4) for value in getattr(grad, "_local_tensor", grad).tolist()]
+    return [round(value / step, 4) for value in getattr(grad, "_local_tensor", grad).tolist()]
 
 
 def _close(grad: Grad) -> bool:
-    if grad.after is None or grad.due is None:
-        return grad.after is grad.due
-    return all(abs(one - other) < 3e-4 for one, other in zip(grad.after, grad.due))
+    found, due = (grad.after, grad.again), grad.due
+    if due is None:
+        return found == (None, None)
+    return all(it is not None and all(abs(one - other) < 3e-4 for one, other in zip(it, due)) for it in found)
 
 
 def _loss(case: Case, model: Sequence[Any], part: int | None = None) -> Any:

@@ -49,7 +49,8 @@ CASES = (
 _EACH: Sequence[tuple[str, Sequence[Sequence[int]], Sequence[dict[str, Any]]]] = (
     (_MAKE, ((6,), (4, 4), (6, 6), (8, 8, 8), (6, 5), (1, 8, 3)), ({},)),
     (_CHUNK, ((6, 6), (6, 6, 5, 5), (6, 5, 5, 6), (4, 4, 8, 8)), ({"chunks": 1}, {"chunks": 2})),
-    (_SELECT, ((6, 5, 6, 3),), [{"rows": rows} for rows in ([0, 2], [1], [3, 2, 1, 0], [0, 1])]),
+    (_SELECT, ((6, 5, 6, 3),), [{"rows": rows} for rows in ([2, 0], [1], [3, 2, 1, 0], [0, 1])]),
+    (_SELECT, ((6, 6),), ({},)),
 )
 GRID = [
     _case(f"{of}: {lengths}, {axes} axes, {more}", lengths, axes, of=[of], **more)
