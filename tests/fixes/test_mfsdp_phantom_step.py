@@ -29,7 +29,10 @@ _BY_HAND = {
     _BACK: ["pass", "weight.zero_()", "weight.copy_(2 * copy)"],
     "weight.clone()": ["weight"],
     _NONE: ["pass"],
-    'one["weight_decay"] = decay': ["pass", 'one["weight_decay"] = 0.1'],
+    'one["weight_decay"] = decay': ["pass", 'one["weight_decay"] = 0.1', 'one["weight_decay"] = decays[0]'],
+    'for one in optimizer.param_groups for it in one["params"]': [
+        f'for it in optimizer.param_groups[{at}]["params"]' for at in (0, -1)
+    ],
     _DECAYS: [f'one["lr"] = 0.0\n        {_DECAYS}'],
     _GROUP: ['one["step"]', 'one["step"] * 0', f"{_GROUP} + 1"],
     'one.get("step", 0) + 0': ['one.get("step", 0)'],

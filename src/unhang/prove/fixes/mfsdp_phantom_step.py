@@ -21,8 +21,9 @@ _ONE, _TWO = Topology(), Topology(dp=2)
 _DECAY = {"weight_decay": 0.1}
 _RATE, _STEPS = 0.01, 4
 _ADAMW: dict[str, Any] = {"kind": "AdamW", "given": _DECAY}
+_GROUPS: tuple[dict[str, float], ...] = ({}, {"weight_decay": 0.0})
 _OPTIMIZERS: dict[str, tuple[dict[str, Any], str]] = {
-    "AdamW": (_ADAMW, DIFFERS),
+    "AdamW": ({**_ADAMW, "groups": _GROUPS}, DIFFERS),
     "Adam": ({"kind": "Adam", "given": _DECAY}, DIFFERS),
     "Adam at a rate of a tensor": ({"kind": "Adam", "given": {"foreach": False}, "tensor": True}, DIFFERS),
     "Adam without decay": ({"kind": "Adam", "given": {"amsgrad": True}}, DIFFERS),
@@ -34,8 +35,8 @@ _OPTIMIZERS: dict[str, tuple[dict[str, Any], str]] = {
     "Rprop": ({"kind": "Rprop", "strategy": "no_shard", "beyond": True}, PASSED),
     "NAdam": ({"kind": "NAdam", "beyond": True}, DIFFERS),  # upstream leaves its second count as it is
     "Adagrad": ({"kind": "Adagrad", "given": {"lr_decay": 0.1}}, DIFFERS),  # has its states from the start
-    "own counts": ({"kind": "Counting"}, DIFFERS),
-    "own counts in tensors": ({"kind": "Counting", "tensor": True}, DIFFERS),
+    "own counts": ({"kind": "Counting", "groups": ({}, {})}, DIFFERS),
+    "own counts in tensors": ({"kind": "Counting", "tensor": True, "groups": ({}, {})}, DIFFERS),
     "a decay of another name": ({"kind": "Counting", "given": {"shrinks": 0.1}}, DIFFERS),
 }
 CASES = (
@@ -52,7 +53,7 @@ GRID = [  # of two ranks: before 0.17, one alone doubles its gradient
     Case(f"{name}, {job}", _TWO, also or untouched, options={**optimizer, **options})
     for job, names, also, options in (
         ("from the start", [*_OPTIMIZERS], "", {}),
-        ("weights whole", ["AdamW"], "", {"strategy": "no_shard"}),
+        ("weights whole", ["AdamW"], "", {"strategy": "no_shard", "groups": _GROUPS[::-1]}),
         ("loaded", ["AdamW", "own counts", "own counts in tensors"], PASSED, {"loads": True}),
         # upstream counts from 0 again
         ("wrapped after two steps", ["AdamW", "own counts", "own counts in tensors"], "", {"late": 2, "beyond": True}),
@@ -238,7 +239,10 @@ def _optimizer(case: Case, parameters: Any) -> Any:
 
     kind = {"Counting": Counting}.get(case.options["kind"]) or getattr(torch.optim, case.options["kind"])
     rate = torch.tensor(_RATE) if case.options.get("tensor") else _RATE
-    return kind(parameters, lr=rate, **case.options.get("given", {}))
+    # one for each weight, with what it has for itself; up to 0.15, upstream makes one of all
+    groups = case.options.get("feature", True) and case.options.get("groups")
+    of = [{"params": [it], **own} for it, own in zip(parameters, groups)] if groups else parameters
+    return kind(of, lr=rate, **case.options.get("given", {}))
 
 
 def _load(optimizer: Any, earlier: Any, whole: Sequence[list[float]], parts: Sequence[Any]) -> None:
