@@ -49,7 +49,7 @@ def _case(name: str, shape: str = "ChatML", lost: bool = True, core: bool = Fals
 
 
 _USER: dict[str, Any] = {"users": True, "of": [_USERS]}
-_LINES: dict[str, Any] = {"logs": True, "stop": "\n<|im_end|>", "due": "\n<|im_end|>\n"}  # an answer itself ends with a newline
+_LINES: dict[str, Any] = {"logs": True, "stop": "\n<|im_end|>", "due": "\n<|im_end|>\n"}  # an answer that ends with one
 CASES = (
     _case("three-tools", core=True),
     _case("three-users", core=True, **_USER),
