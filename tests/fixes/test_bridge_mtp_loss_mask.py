@@ -45,8 +45,10 @@ REFUSED = sources.edits(
 _HAS, _TRAINS = 'hasattr(core_model, "mtp_process")', "core_model.config.mtp_num_layers"
 _TAKES = '"loss_mask" in signature(core_model.forward).parameters'
 _IF, _PACKED, _GIVEN = f"has_mtp and {_TAKES}", '"packed_seq_params"', 'forward_args["loss_mask"] = loss_mask'
-_MASKS = ("torch.ones_like(loss_mask)", "loss_mask.roll(-1, -1)", "loss_mask[:1]", "loss_mask.view(1, -1)")
-_MASKS += ("loss_mask / loss_mask.sum() * loss_mask.shape[-1]",)
+_MASKS = (
+    *("torch.ones_like(loss_mask)", "loss_mask.roll(-1, -1)", "loss_mask[:1]", "loss_mask.view(1, -1)"),
+    "loss_mask / loss_mask.sum() * loss_mask.shape[-1]",
+)
 _TWICE = 'while core_model is not getattr(getattr(model, "module", 0), "module", 0) and hasattr'
 _BY_HAND = {
     _IF: [

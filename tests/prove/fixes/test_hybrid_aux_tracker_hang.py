@@ -59,9 +59,9 @@ def test_the_layers_that_upstream_counts(options: dict[str, object], of_today: i
 
 def test_every_rank_logs_the_mean_of_what_was_recorded() -> None:
     mean = {"load_balancing_loss": 1.0, "z_loss": 2.0}
-    last = [proof.Seen({loss: 6 * it for loss, it in mean.items()}, mean, 3)] * 2
-    ranks = [[proof.Seen(dict.fromkeys(mean, 0.0), mean, 3)] * 2] * 2
+    last = [proof.Seen({loss: 6 * it for loss, it in mean.items()}, [mean], 3)] * 2
+    ranks = [[proof.Seen(dict.fromkeys(mean, 0.0), [mean], 3)] * 2] * 2
     assert not proof.wrong(CASES["pp3"], [*ranks, last])
-    other = [last[0], last[0]._replace(logged={**mean, "z_loss": 1.0})]
+    other = [last[0], last[0]._replace(logged=[mean, {**mean, "z_loss": 1.0}])]
     assert proof.wrong(CASES["pp3"], [*ranks, other]) == "rank 2 logs z_loss 1.0, but the mean is 2.0"
     assert proof.wrong(CASES["pp3"]._replace(options={"z_loss": None}), [*ranks, other]) == ""
