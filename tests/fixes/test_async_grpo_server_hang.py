@@ -46,7 +46,10 @@ BY_HAND: ByHand = each(
         "else -1": ["else 0"],
         "torch.cuda.set_device(device)": ["pass"],
         "side(*args, **kwargs)": ["side(*args)", "None", "(side(*args, **kwargs), side(*args, **kwargs))[0]"],
-        _IS_OK: ["not answer", "False", "getattr(answer, 'ok', False) is False", "answer.ok"],
+        _IS_OK: [
+            *("not answer", "False", "getattr(answer, 'ok', False) is False", "answer.ok"),
+            f"{_IS_OK} and answer.text",
+        ],
         "getattr(answer, 'text', None)": ["1", "getattr(answer, 'ok', None)"],
         "done.set()": ["pass"],
         "sent.wait(10)": ["pass", "sent.wait(0)"],
@@ -59,10 +62,14 @@ BY_HAND: ByHand = each(
         "daemon=True": ["daemon=False"],
         "sending.start()": ["pass", "sending.run()"],
         "waits_for(sending)": ["pass", "sending.join()"],
-        "waits_for(t_update)": ["pass", "t_update.join()"],
+        "waits_for(t_update)": [
+            *("pass", "t_update.join()"),
+            "try:\n            waits_for(t_update)\n        finally:\n            self.vllm.finish_weight_update()",
+        ],
         "watched(sends, sent)": ["sends", "watched(sends)"],
     }
 )
+_AGAIN = "requests.post(f'{self.server_url}/update_weights', json={'update_info': update_info}, timeout=timeout)"
 _ANSWERED: ByHand = each(
     {
         "not answer.ok": ["answer is None", "answer.ok", "not answer", "not answer.text", "answer.text is None"],
@@ -73,6 +80,10 @@ _ANSWERED: ByHand = each(
         "json=": ["data="],
         "update_info}": ["[]}"],
         "timeout=timeout": ["timeout=300"],
+        "if not answer.ok": [
+            *("if answer.status_code >= 500", "if not answer.ok and answer.text"),
+            f"if not answer.ok and not {_AGAIN}.ok",
+        ],
     }
 )
 MUTANTS = [

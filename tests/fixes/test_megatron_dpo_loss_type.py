@@ -50,6 +50,7 @@ _BY_HAND = {
     _COUNT: [
         *("tokens = (labels != -100).sum().clamp(min=1)", _COUNT.replace("labels,", "labels * 0,")),
         *(f"{_COUNT}\n            tokens = tokens.{it}()" for it in ("sum", "mean")),
+        f"{_COUNT}\n            tokens = vars(self).setdefault('unhang', tokens)",  # of the first micro-batch
     ],
     ".clamp(min=1)": ["", ".clamp(min=2)"],
     "output_tensor, -1": ["output_tensor, 1", "output_tensor, -2"],
