@@ -53,10 +53,7 @@ BY_HAND: ByHand = each(
         "daemon=True": ["daemon=False"],
         "sending.start()": ["sending.run()"],
         "waits_for(sending)": ["sending.join()"],
-        "waits_for(t_update)": [
-            "t_update.join()",
-            "try:\n            waits_for(t_update)\n        finally:\n            self.vllm.finish_weight_update()",
-        ],
+        "waits_for(t_update)": ["t_update.join()"],
         "watched(sends, sent)": ["sends", "watched(sends)"],
     }
 )
