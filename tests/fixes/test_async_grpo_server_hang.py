@@ -42,7 +42,7 @@ BY_HAND: ByHand = each(
         "torch.cuda.current_device()": ["0"],
         "else -1": ["else 0"],
         "side(*args, **kwargs)": ["side(*args)", "(side(*args, **kwargs), side(*args, **kwargs))[0]"],
-        _IS_OK: ["not answer", "getattr(answer, 'ok', False) is False"],
+        _IS_OK: ["not answer", "getattr(answer, 'ok', False) is False", f"{_IS_OK} and answer.text"],
         "getattr(answer, 'text', None)": ["getattr(answer, 'ok', None)"],
         "sent.wait(10)": ["sent.wait(0)"],
         "BaseException": ["RuntimeError"],
@@ -57,6 +57,7 @@ BY_HAND: ByHand = each(
         "watched(sends, sent)": ["sends", "watched(sends)"],
     }
 )
+_AGAIN = "requests.post(f'{self.server_url}/update_weights', json={'update_info': update_info}, timeout=timeout)"
 _ANSWERED: ByHand = each(
     {
         "not answer.ok": ["answer is None", "not answer", "not answer.text"],
@@ -67,6 +68,10 @@ _ANSWERED: ByHand = each(
         "json=": ["data="],
         "update_info}": ["[]}"],
         "timeout=timeout": ["timeout=300"],
+        "if not answer.ok": [
+            *("if answer.status_code >= 500", "if not answer.ok and answer.text"),
+            f"if not answer.ok and not {_AGAIN}.ok",
+        ],
     }
 )
 MUTANTS = [

@@ -17,20 +17,18 @@ REFUSED = sources.edits(CASES[0], _EDITS, "not found: .*{}")
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
-_ADAPTERS, _MERGES = 'hasattr(model, "peft_config")', 'engine.model_config.lora.get("merge", False)'
-_OFFLOADS, _BACKUP = "if engine._is_offload_param:", ", backup_adapters=True"
+_ADAPTERS, _READS, _BACKUP = 'hasattr(model, "peft_config")', "get_per_tensor_param()", ", backup_adapters=True"
 _ENTERS, _WAITS = "merged.enter_context(", "merged.callback(device.get_torch_device().synchronize)"
 BY_HAND: ByHand = {
-    "never": Sub(_ADAPTERS, "False"),
-    "without LoRA too": Sub(_ADAPTERS, "True"),
-    "the merged ones again": Sub(f" and not {_MERGES}", ""),
-    "only the merged ones": Sub(f"not {_MERGES}", _MERGES),
     "on rank 0 alone": Sub("with merged:", "with merged if torch.distributed.get_rank() == 0 else nullcontext():"),
     "put back by subtraction": Sub(_BACKUP, ""),
-    "not loaded": Sub(_OFFLOADS, "if False:"),
-    "always loaded": Sub(_OFFLOADS, "if True:"),
     "no synchronize": Sub(_WAITS, "pass"),
     "synchronize before the send": Sub(_WAITS, "device.get_torch_device().synchronize()"),
+    "only in the first sync": Sub(_ADAPTERS, f"{_ADAPTERS} and vars(self).setdefault('unhang', merged) is merged"),
+    "the adapters alone": Sub(_READS, "get_per_tensor_param(base_sync_done=True)"),
+    "layer by layer": Sub(_READS, "get_per_tensor_param(layered_summon=self.layered_summon)"),
+    "never trained again": Sub(_WAITS, f"{_WAITS}\n                engine.module.requires_grad_(False)"),
+    "a failure is lost": Sub(_WAITS, f"{_WAITS}\n                merged.push(lambda *_: True)"),
 }
 MUTANTS = [Mutants("verl", ("0.7.1", "0.9.1"), BY_HAND)]
 _HALVES = {

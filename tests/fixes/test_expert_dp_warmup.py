@@ -85,12 +85,13 @@ _CORE = {
         f"{_REDUCED}\n            if {_RANK} == 0:\n                warmup_group.allreduce([{_ZEROS}])",
     ],
     _SIZE: [f"{_SIZE} and {it} == 1" for it in _ONES],
+    "device=torch.cuda.current_device()": [f"device={_RANK}", "device=f'cuda:{rank}'"],
     ", group=warmup_group\n": [", group=warmup_group, async_op=True\n"],
     _FIRST: [f"{_FIRST}        {it}torch.distributed.new_group([0, 1])\n" for it in ("", f"{_RANK} % 2 == 0 and ")],
 }
 _GATES = ("args.expert_tensor_parallel_size == 1", "not args.virtual_pipeline_model_parallel_size", "is_master()")
 _SWIFT = {
-    "device=get_current_device()": ["device=torch.cuda.current_device()"],
+    "device=get_current_device()": ["device=torch.cuda.current_device()", f"device=f'cuda:{{{_RANK}}}'"],
     "warmup_tensor.item()": ["torch.cuda.synchronize()"],
     "accessor_name)()": ["accessor_name)(check_initialized=False)"],
     "                    continue\n": ["                    break\n"],

@@ -62,6 +62,8 @@ def _mutants(function: str, dynamic: str, batch: str) -> Mutants:
     conditions = (
         *(f"{_SIZE} > 1", f"{_SIZE} == 1", _RANK, f"not {dynamic}"),
         *(f"{batch}.batch['input_ids'].shape[0] > 4", f"{batch}.batch['input_ids'][0, 0] > 1"),
+        *("any(hasattr(it, 'unshard') for it in vars(self).values())", "self.__dict__.setdefault('now', [0, 1]).pop()"),
+        *(("not calculate_entropy", "self.actor_optimizer") if "log_prob" in function else ()),
     )
     groups = ("'shard'", f"({_WORLD},)")
     instead = {
@@ -69,6 +71,7 @@ def _mutants(function: str, dynamic: str, batch: str) -> Mutants:
         _GIVEN: _ARGUMENTS,
         f"prepare_dynamic_batch({batch}, ": [f"prepare_dynamic_batch({batch}.split(2)[0], "],
         f"{_WORLD}\n": [f"{_WORLD}; prepare_dynamic_batch({batch}, max_token_len=max_token_len, {_GIVEN})\n"],
+        **({"entropys = restore_dynamic_batch(": ["entropys, _ = ("]} if "log_prob" in function else {}),
     }
     return Mutants("verl", ("0.7.1",), each(instead), function=function)
 

@@ -44,6 +44,7 @@ _BY_HAND = {
     _COUNT: [
         "tokens = (labels != -100).sum().clamp(min=1)",
         f"{_COUNT}\n            tokens = tokens.sum()",
+        f"{_COUNT}\n            tokens = vars(self).setdefault('unhang', tokens)",  # of the first micro-batch
     ],
     ".clamp(min=1)": [""],
     _TAKES: ["False", "True", *(f"{_TAKES} and {_TYPE} {it}" for it in ("== 'ipo'", "!= 'ipo'", "!= 'hing'"))],

@@ -39,6 +39,10 @@ BY_HAND: ByHand = {
     "with NaN refused": Sub("equal_nan=True", "equal_nan=False"),
     "about": Sub("rtol=0, atol=0", "rtol=0, atol=9"),
     "without a name": Sub('f"{key} differs between ranks"', '"differs"'),
+    "as close as torch wants it": Sub("rtol=0, atol=0, ", ""),
+    "of some ranks": (Sub(_ALL, f"{_ALL}[:1]"), Sub("(len(state_dict[key]) - 1)", f"len({_ALL}[:1])")),
+    "the last one alone": (Sub(_ALL, "state_dict[key][-1:]"), Sub("(len(state_dict[key]) - 1)", "1")),
+    "not of one number": Sub(_CHECK, f"if state_dict[key][0].numel() > 1: {_CHECK}"),
 }
 MUTANTS = [Mutants("verl", ("0.9.0",), BY_HAND)]
 _SCALARS = without(r"= (.*clone.*)", rf"= \1 if state_dict[key][0].dim() == 0 else {_AS_BEFORE}")

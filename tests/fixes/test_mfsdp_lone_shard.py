@@ -23,10 +23,12 @@ REFUSED = sources.edits(CASES[0], _EDITED, "not found: (group.main|transpose|is_
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 
+_MEAN = "self.ddp_config.average_in_collective"
 _INSTEAD = (
     *("False", "True", _LONE, _LONE.replace(">", "=="), f"not {_SHARDED}", "group.is_expert_param"),
     *("is_model_weight_buffer_distributed", "is_main_weight_buffer_distributed", "self.dist_index.use_hybrid_fsdp"),
     *(f"{_SHARDED} and not {it}" for it in ("group.is_expert_param", "self.dist_index.use_hybrid_fsdp")),
+    *(f"{_LONE} or {_SHARDED} and {it}" for it in ("group.grad_dtype == torch.float32", f"not {_MEAN}")),
 )
 BY_HAND = {
     f"{new}, number {at}": Sub(f"is_data_distributed={_SHARDED},", f"is_data_distributed={new},", at)

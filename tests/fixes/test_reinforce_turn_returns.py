@@ -41,6 +41,7 @@ BY_HAND: ByHand = {
     "never carried": _where("running_return"),
     "carried if any token counts": _where("torch.where(response_mask[:, t].bool().any(), running_return, carried)"),
     "the mask of the token before": _where("torch.where(response_mask[:, t - 1].bool(), running_return, carried)"),
+    "not in the last column": _carried("token_level_rewards[:, t] * (t + 1 < returns.shape[1]) + running_return"),
     "as precise as a reward": _where(f"{_WHERE}.to(token_level_rewards.dtype)"),
 }
 MUTANTS = [Mutants("verl", ("0.4.0", "0.8.0", "0.9.1"), BY_HAND)]

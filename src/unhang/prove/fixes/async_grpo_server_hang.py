@@ -53,6 +53,7 @@ CASES = (
 )
 GRID = [
     *(it for it in CASES if "place" not in it.options),
+    _case("refused without a word", 0, status=401, says="", returns=True, beyond=True),
     _case("slow", gathers=30, of=[_SEND]),
     _case("without a group", group=False, of=[_SEND]),
     _case("a gather that fails", breaks=True, beyond=True, of=[_SEND]),
@@ -107,8 +108,9 @@ class _Forever(BaseException):
 class _Response:
     """What a server answers."""
 
-    def __init__(self, error: str) -> None:
-        self.status_code, self.ok, self.text = 500 if error else 200, not error, error
+    def __init__(self, error: str, given: dict[str, Any]) -> None:
+        self.status_code, self.ok = given.get("status", 500) if error else 200, not error
+        self.text = given.get("says", error)
 
     def __repr__(self) -> str:
         return f"<Response [{self.status_code}]>"
@@ -167,7 +169,7 @@ class _Job:
                 error = _FAILURE
             else:
                 error = self._update(names) if is_known else "nobody knows this key"
-        return _Response(error)
+        return _Response(error, self.given)
 
     def _update(self, names: Sequence[str]) -> str:
         """Take the tensors, and load them. Return what goes wrong."""
@@ -259,7 +261,8 @@ def wrong(case: Case, ranks: Sequence[Sync]) -> str:
     (end, taken, asked), given = ranks[0], case.options
     phases = [it for it in _PHASES if it in asked]  # 1.6 and a client alone have one, and without a group there is none
     if given["takes"] < _COUNT or not given.keys().isdisjoint(("breaks", "early", "late")):
-        is_right = end.startswith("it raises") and _FAILURE in end and "is left" not in end
+        is_right = end.startswith("it raises") and given.get("says", _FAILURE) in end and "is left" not in end
+        is_right &= len(asked) == len(set(asked))  # nothing is asked twice; TRL 1.13 asks to finish
     else:
         due = ([0, 1, 2], (1, 3)) if given["group"] else ([], (0,))
         is_right = end == "it returns" and taken == due[0] and asked == phases and len(phases) in due[1]

@@ -39,7 +39,7 @@ CASES = (
 )
 GRID = [
     *CASES,
-    Case("one, by the policy", _ONE, DIFFERS, options={"policy": True}),
+    Case("one, by the policy", _ONE, DIFFERS, options={"policy": True, "beyond": True}),
     Case("colocated, offloaded", _ONE, PASSED, options={"backend": "naive", "offload": True}),
     Case("FSDP1, no LoRA", _TWO, PASSED, options={"fsdp": 1, "lora": False}),
     Case("no LoRA, offloaded", _TWO, PASSED, options={"lora": False, "offload": True}),
@@ -80,10 +80,11 @@ def on_rank(case: Case, rank: int) -> list[Sync]:
     engine = verl_lora.fsdp_engine(case, _job(case))
     engine.to = lambda *_, **__: None
     with _late_copies() if case.options.get("fsdp") == 1 else nullcontext(Mock()) as wait:
-        return [_sync(case, engine, wait) for _ in range(3)]
+        worker: Any = object.__new__(module(_WORKERS).ActorRolloutRefWorker)
+        return [_sync(case, engine, worker, wait) for _ in range(3)]
 
 
-def _sync(case: Case, engine: Any, wait: Callable[[], None]) -> Sync:
+def _sync(case: Case, engine: Any, worker: Any, wait: Callable[[], None]) -> Sync:
     """Let a worker of the engine send to this process, and wait for what still copies to the CPU."""
     before, arrived = verl_lora.parts(engine.module), dict[str, Any]()
 
@@ -94,20 +95,21 @@ def _sync(case: Case, engine: Any, wait: Callable[[], None]) -> Sync:
                 raise BrokenPipeError
         return {}
 
-    worker: Any = object.__new__(module(_WORKERS).ActorRolloutRefWorker)
     rollout = {"free_cache_engine": False, "load_format": "auto", "get": lambda _, default=None: default}
     backend = SimpleNamespace(backend=case.options.get("backend", "nccl"))
     worker.config = SimpleNamespace(rollout=SimpleNamespace(checkpoint_engine=backend, **rollout))
     worker.actor, worker.checkpoint_engine = SimpleNamespace(engine=engine), SimpleNamespace(send_weights=send)
-    worker.rollout = SimpleNamespace(update_weights=send)
-    worker.layered_summon, worker.base_sync_done, worker.peft_merge = False, True, case.options["merge"]
+    worker.rollout, worker.base_sync_done = SimpleNamespace(update_weights=send), True
+    worker.layered_summon, worker.peft_merge = backend.backend != "naive", case.options["merge"]
     steps = Mock(**{f"{name}.side_effect": vars(module(ENGINE))[name] for name in _STEPS})
     vars(module(UTILS)).update({name: getattr(steps, name) for name in _STEPS})
     given = {"global_steps": 1} if "global_steps" in inspect.signature(worker.update_weights).parameters else {}
     with suppress(BrokenPipeError):
         asyncio.run(worker.update_weights(**given))
+        assert "breaks" not in case.options, "nobody hears that the sender failed"
     wait()
     is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
+    is_kept &= any(it.requires_grad for it in engine.module.parameters())
     verl_lora.grow(engine.module)
     return arrived, is_kept, [name for name, *_ in steps.mock_calls]
 
@@ -163,9 +165,10 @@ def _offs(case: Case, syncs: list[Sync]) -> Iterator[tuple[float, float]]:
     """Yield of each sync how far the rollout is from the right weights, and these from the base; inf: other names."""
     model = verl_lora.small_model(_job(case))
     base = has = _weights(case, model, merges=False)
+    own = "lora_" if "beyond" not in case.options else "no such name"  # the pull request changes the receiver, too
     for arrived, *_ in syncs:
         has = has | arrived
-        policy = {name: it + _delta(name, has) for name, it in has.items() if "lora_" not in name}
+        policy = {name: it + _delta(name, has) for name, it in has.items() if own not in name}
         due = _weights(case, model, merges=True)
         off = max(float((policy[name] - it).norm()) for name, it in due.items())
         moved = max(float((base[name] - it).norm()) for name, it in due.items())

@@ -176,17 +176,17 @@ def on_rank(case: Case, rank: int) -> Any:
     through_swift = options.get("function") == _SWIFT
     device = options.get("device") or ("npu" if through_swift and "npu" in backend else "cuda")
     restore, buffer = megatron.restorer(), parallel_state._set_global_memory_buffer
-    made_early = []
+    made_early, number = [], rank % 2  # of its GPU, as on nodes with two
 
     def last() -> None:
         made_early.append(len(watch.made))
         buffer()
 
     try:
-        with Watch(rank, backend, device) as watch:
+        with Watch(number, backend, device) as watch:
             parallel_state._set_global_memory_buffer = last
             if through_swift:
-                _swift(case, f"{device}:{rank}")
+                _swift(case, f"{device}:{number}")
             else:
                 megatron.initialize(case.topology, more=options)
             uses, made, is_waiting = sorted(watch.uses), [*watch.made], watch.is_waiting

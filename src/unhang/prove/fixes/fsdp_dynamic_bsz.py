@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import itertools
 import math
 import sys
@@ -88,15 +89,14 @@ GRID = [
     _setting("static images", _TWO, images=True, config={"grad_clip": 1e-3}, dynamic=False),
     _setting("a long rank", (_LONG, _SHORT, _SHORT, _SHORT), **_HYBRID),
     _setting("all that a loss may have", _TWO, (_LOG_PROB, _POLICY), config=_MORE),
-    _setting("entropy", _TWO, (_POLICY,), config={"entropy_coeff": 1e-12}),
-    _setting("two mini-batches", _TWO, _UPDATES, minis=2),
-    _setting("two epochs", _TWO, _UPDATES, epochs=2),
+    _setting("two mini-batches, entropy", _TWO, _UPDATES, minis=2, config={"entropy_coeff": 1e-12}),
+    _setting("two epochs, FSDP1", _TWO, epochs=2, fsdp1=True),
     Case(f"{_HELPER}, no group", _PAIR, DIFFERS, options={"of": [_HELPER]}),
     Case(f"{_HELPER}, all ranks", _PAIR, PASSED, options={"of": [_HELPER], "group": True}),
 ]
 HELD = {
     r"\b(v|entropy) is not None|^k == |^if hasattr|^hasattr": "there always is one, and nothing else",
-    r"scaler|^loss_mode != |if calculate_entropy:": "nobody asks for more precision, another loss, or more to return",
+    r"scaler|^loss_mode != ": "nobody asks for more precision, or another loss",
     "use_prefix_grouper|.(uid|prompts|response_mask). in |^k in ": "these say which data a micro-batch has besides",
     "is_initialized|same_micro|sync_micro|min_num|divided_by|balance|force_group|is_nested": "no method asks for it",
     " if partition else |max_group|num_micro_batches >|within_limit": "no row is too long, and no part is empty",
@@ -108,7 +108,7 @@ def settings(case: Case) -> dict[str, Any] | None:
     dynamic = "use_dynamic_bsz", "rollout.log_prob_use_dynamic_bsz"  # by default, the second is as the first
     known = {
         "fsdp_size": _size(case),
-        "strategy": "fsdp" if _size(case) == 1 else "fsdp2",  # fsdp-size-one-no-sync says why
+        "strategy": "fsdp" if _size(case) == 1 or "fsdp1" in case.options else "fsdp2",  # fsdp-size-one-no-sync
         **dict.fromkeys(dynamic, case.options.get("dynamic", True)),
         "use_legacy_worker_impl": "auto",
         "ranks": case.topology.world,
@@ -125,12 +125,9 @@ def has_feature(function: Any) -> bool:
 
 
 def prepare() -> None:
-    """Import verl's actor and critic for a CPU, and give them the names that older ones import.
-
-    ``pkg_resources``, by which verl 0.4 looks for its version, is a stand-in where setuptools has none any more.
-    """
+    """Import verl's actor and critic for a CPU, with the names that older ones import, and without a memory logger."""
     shims.cuda_on_cpu()
-    if importlib.util.find_spec("pkg_resources") is None:
+    if importlib.util.find_spec("pkg_resources") is None:  # verl 0.4 imports it, and a newer setuptools has none
         sys.modules["pkg_resources"] = MagicMock()
     cuts, utils = (importlib.import_module(f"verl.utils.{name}") for name in ("seqlen_balancing", "fsdp_utils"))
     workers = [_module(kind) for kind in ("Actor", "Critic")] if importlib.util.find_spec("verl.workers.actor") else []
@@ -142,7 +139,7 @@ def prepare() -> None:
     for module in workers:
         module.rearrange_micro_batches, module.get_reverse_idx = cuts.rearrange_micro_batches, cuts.get_reverse_idx
         module.get_torch_device = lambda: SimpleNamespace(current_device=lambda: shims.DEVICE)
-        vars(module).update(itertools=itertools, Tuple=tuple)
+        vars(module).update(itertools=itertools, Tuple=tuple, GPUMemoryLogger=lambda **_: lambda method: method)
     actor, critic = workers
     losses = importlib.import_module("verl.trainer.ppo.core_algos")
     actor.compute_policy_loss = losses.compute_policy_loss
@@ -205,8 +202,8 @@ def _wrong(case: Case, method: str, seen: Sequence[Any]) -> Iterator[str]:
     if not is_one_of_them and (case.topology.world == 1 or _size(case) > 1):
         yield f"{method}: the ranks run {forwards} micro-batches, and agree on {agreed} numbers"
     for rank, (_, _, results) in enumerate(seen):
-        pairs = zip(results, _due(case, rank, method), strict=True)
-        if not all(found.shape == due.shape and (found - due).norm() < 1e-9 for found, due in pairs):
+        due = _due(case, rank, method)
+        if not all(it.shape == due[name].shape and (it - due[name]).norm() < 1e-9 for name, it in results):
             yield f"{method}: rank {rank} has other results than one process"
 
 
@@ -247,10 +244,11 @@ def _cut(case: Case, rank: int) -> tuple[int, bool]:
     return len(parts), is_lost or sorted(itertools.chain(*places)) != [*range(len(_LONG))]
 
 
-def _seen(case: Case, rank: int, method: str) -> tuple[int, int, list[Any]] | None:
+def _seen(case: Case, rank: int, method: str) -> tuple[int, int, list[tuple[Any, Any]]] | None:
     """Return how many forward passes a method ran, on how many integers it agreed with other ranks, and its results.
 
-    Those of an update are this rank's part of each weight. Some older ones fail on images, for which it returns None.
+    Those of an update are this rank's part of each weight. With two epochs, the others are called twice: with entropy,
+    then without an optimizer, as of a reference. Some older ones fail on images, for which it returns None.
     """
     import torch
     import torch.distributed as dist
@@ -263,7 +261,9 @@ def _seen(case: Case, rank: int, method: str) -> tuple[int, int, list[Any]] | No
     optimizer = torch.optim.SGD(model.parameters(), _RATE)
     worker = getattr(_module(kind), f"DataParallelPPO{kind}")(_config(case), model, optimizer)
     worker.gradient_accumulation = 1  # some releases do not set it for images
-    reduce, numbers = dist.all_reduce, []
+    reduce, numbers, found = dist.all_reduce, [], []
+    call, calls = getattr(worker, method), 1 if method in _UPDATES else case.options.get("epochs", 1)
+    entropy = {"calculate_entropy": True} if "calculate_entropy" in inspect.signature(call).parameters else {}
 
     def recorded(tensor: Any, *given: Any, **named: Any) -> Any:
         numbers.extend([tensor] if tensor.dtype == torch.int64 and tensor.numel() == 1 else [])
@@ -277,16 +277,19 @@ def _seen(case: Case, rank: int, method: str) -> tuple[int, int, list[Any]] | No
 
     with patch.object(dist, "all_reduce", recorded), patch.object(functional, "all_reduce", of_norm):
         try:
-            found = getattr(worker, method)(_batch(case, rank))
+            for more in [entropy, {}][-calls:]:
+                found.append(call(_batch(case, rank), **more))
+                worker.actor_optimizer = None
         except UnboundLocalError:
             if "images" in case.options:
                 return None
             raise
     if method in _UPDATES:
-        results = [weight.to_local().detach().clone() for weight in model.parameters()]
-    else:  # older ones return no names, and some the entropy too
-        found = found["log_probs"] if isinstance(found, dict) else found
-        results = [found[0] if isinstance(found, tuple) else found]
+        parts = (getattr(weight, "_local_tensor", weight) for weight in model.parameters())
+        results = [*enumerate(part.detach().clone() for part in parts)]
+    else:  # older ones return no names, and some the entropy too, in another order
+        named = [it if isinstance(it, dict) else {"log_probs": it[0] if isinstance(it, tuple) else it} for it in found]
+        results = [(name, it[name]) for it in named for name in ("log_probs", *it)]
     return len(forwards), len(numbers), results
 
 
@@ -322,8 +325,12 @@ def _model(kind: str) -> Any:
 def _sharded(case: Case, model: Any) -> Any:
     """Shard a model over all ranks; with replicas, within each of them; or let each rank be by itself."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
+    if "fsdp1" in case.options:
+        whole = FullyShardedDataParallel(model, device_id=model.inner.weight.device)
+        whole.clip_grad_norm_ = lambda max_norm: next(whole.parameters()).grad.norm()  # its own takes no doubles
+        return whole
     size, world = _size(case), case.topology.world
     shape = (world,) if size == world else (world // size, size)
     mesh = init_device_mesh(shims.DEVICE, shape, mesh_dim_names=("replicas", "ranks")[-len(shape) :])
@@ -341,7 +348,7 @@ def _rows(case: Case, rank: int) -> dict[str, Any]:
     ids = torch.randint(0, _VOCABULARY, (len(lengths), _BOUND))
     mask = (torch.arange(_BOUND) >= _BOUND - lengths[:, None]).long()
     ones = torch.ones(len(lengths), _ANSWER, dtype=torch.double)
-    returns, before = torch.rand_like(ones), _plain(_model("Actor"), ids).detach()
+    returns, before = torch.rand_like(ones), _plain(_model("Actor"), ids)["log_probs"].detach()
     return {
         **{"input_ids": ids, "attention_mask": mask, "position_ids": mask, "loss_mask": mask},
         **{"responses": ids[:, -_ANSWER:], "response_mask": ones.long(), "advantages": ones, "values": ones},
@@ -363,30 +370,33 @@ def _batch(case: Case, rank: int) -> Any:
     return DataProto.from_dict(_rows(case, rank), non_tensors=chosen, meta_info=meta)
 
 
-def _plain(model: Any, ids: Any) -> Any:
-    """Return what a model says of the answers, in plain torch: their values, or their log probabilities."""
+def _plain(model: Any, ids: Any) -> dict[str, Any]:
+    """Return what a model says of the answers, in plain torch: their values, or their log probabilities and more."""
     logits = (model.inner.weight[ids] * model.outer.weight[ids])[:, -_ANSWER - 1 : -1]
-    chosen = logits if logits.shape[-1] == 1 else logits.log_softmax(-1).gather(-1, ids[:, -_ANSWER:, None])
-    return chosen.squeeze(-1)
+    logs = logits.log_softmax(-1)
+    chosen = logits if logits.shape[-1] == 1 else logs.gather(-1, ids[:, -_ANSWER:, None])
+    more = {"entropys": -(logs.exp() * logs).sum(-1), "sum_pi_squared": logs.exp().square().sum(-1)}
+    return {"log_probs": chosen.squeeze(-1), **more}
 
 
-def _due(case: Case, rank: int, method: str) -> list[Any]:
-    """Return what a rank is to see of a method, from one process that has the rows of all ranks."""
+def _due(case: Case, rank: int, method: str) -> dict[Any, Any]:
+    """Return what a rank is to see of a method, by name or number, from one process that has the rows of all ranks."""
     import torch
 
     model, size = _model(_METHODS[method]), _size(case)
     every = [_rows(case, it) for it in range(case.topology.world) if size > 1 or it == rank]
     if method not in _UPDATES:
-        return [_plain(model, _rows(case, rank)["input_ids"])]
+        return _plain(model, _rows(case, rank)["input_ids"])
     optimizer = torch.optim.SGD(model.parameters(), _RATE)
     for part in _steps(case):
         names = "input_ids", "old_log_probs", "returns"
         ids, before, returns = (torch.cat([rows[name][part] for rows in every]) for name in names)
-        found = _plain(model, ids)
+        found = _plain(model, ids)["log_probs"]
         loss = (found - returns).square() / 2 if method == _CRITIC else -(found - before).exp()
         optimizer.zero_grad()
         loss.mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), _config(case).grad_clip)
         optimizer.step()
-    rows_of_each = math.ceil(_VOCABULARY / size)
-    return [weight[rank % size * rows_of_each :][:rows_of_each] for weight in model.parameters()]
+    whole = [*model.parameters()]
+    whole = [torch.cat([weight.flatten() for weight in whole])] if "fsdp1" in case.options else whole
+    return dict(enumerate(weight.chunk(size)[rank % size] for weight in whole))

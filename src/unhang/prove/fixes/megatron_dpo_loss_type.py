@@ -166,35 +166,44 @@ class Seen(NamedTuple):
     logged: dict[str, float]
 
 
-def wrong(case: Case, ranks: Sequence[Seen]) -> str:
-    """Return what is wrong with loss, gradient or log; empty where nothing is."""
-    due = _due(case)
-    for rank, seen in enumerate(ranks):
-        if due is None:
-            return right(case, ranks)
-        same = abs(seen.loss - due.loss) < _NEAR * max(1, abs(due.loss))
-        of_rank = _layout(case, rank, due.gradient)
-        if not same or not bool((seen.gradient - of_rank).abs().max() <= _NEAR * due.gradient.abs().max()):
-            return right(case, ranks)
-        for name, value in due.logged.items():
-            if abs(seen.logged[name] - value) > _NEAR * max(1, abs(value)):
-                return f"{name} is {seen.logged[name]:.4f}, due {value:.4f}"
+def wrong(case: Case, ranks: Sequence[list[Seen]]) -> str:
+    """Return what is wrong with loss, gradient or log of a micro-batch; empty where nothing is."""
+    for each, of_ranks in zip(_batches(case), zip(*ranks)):
+        due = _due(each)
+        for rank, seen in enumerate(of_ranks):
+            if due is None:
+                return _told(each, seen)
+            same = abs(seen.loss - due.loss) < _NEAR * max(1, abs(due.loss))
+            of_rank = _layout(each, rank, due.gradient)
+            if not same or not bool((seen.gradient - of_rank).abs().max() <= _NEAR * due.gradient.abs().max()):
+                return _told(each, seen)
+            for name, value in due.logged.items():
+                if abs(seen.logged[name] - value) > _NEAR * max(1, abs(value)):
+                    return f"{name} is {seen.logged[name]:.4f}, due {value:.4f}"
     return ""
 
 
-def right(case: Case, ranks: Sequence[Seen]) -> str:
-    """Return what was seen, beside what is due."""
-    seen, due = ranks[0], _due(case)
+def right(case: Case, ranks: Sequence[list[Seen]]) -> str:
+    """Return what was seen in the first micro-batch, beside what is due."""
+    return _told(case, ranks[0][0])
+
+
+def _told(case: Case, seen: Seen) -> str:
+    """Return what was seen on rank 0, beside what is due."""
+    due = _due(case)
     if due is None:
         return f"{_WRONG} {seen.loss:.4f}, and should be refused"
     norms = float(seen.gradient.norm()), float(_layout(case, 0, due.gradient).norm())
     return f"{_WRONG} {seen.loss:.4f}, due {due.loss:.4f}; its gradient has norm {norms[0]:.4f}, due {norms[1]:.4f}"
 
 
-def on_rank(case: Case, rank: int) -> Seen:
-    """Compute the loss of a micro-batch, and its gradient."""
-    import torch
+def _batches(case: Case) -> list[Case]:
+    """Return two micro-batches of the case, the second of which has the answers in another order."""
+    return [case, case._replace(options={**case.options, "moved": 1})]
 
+
+def on_rank(case: Case, rank: int) -> list[Seen]:
+    """Compute the loss of each micro-batch, and its gradient."""
     shims.gloo_as_nccl()
     megatron.initialize(case.topology)
     options, module = case.options, importlib.import_module(_MODULE)
@@ -211,13 +220,20 @@ def on_rank(case: Case, rank: int) -> Seen:
     trainer.args, trainer.dummy_dpo_trainer = args, module.DummyDPOTrainer(args)
     if options.get("trl") == "old":
         trainer.dummy_dpo_trainer.dpo_loss = partial(_dpo_loss_of_old, trainer.dummy_dpo_trainer)
+    return [_seen(each, rank, trainer) for each in _batches(case)]
+
+
+def _seen(case: Case, rank: int, trainer: Any) -> Seen:
+    """Compute the loss of a micro-batch, and its gradient."""
+    import torch
+
     policy, reference, labels, lengths = _job(case)
     output = _layout(case, rank, policy).requires_grad_()
     reference, labels = _layout(case, rank, reference), _layout(case, rank, labels)
     ends = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     packed = SimpleNamespace(cu_seqlens_q=ends, num_samples=_PAIRS, seq_lens=lengths)
     given = {"labels": labels, "packed_seq_params": None if _is_padded(case) else packed}
-    if "ref_logps" in inspect.signature(kind.loss_func).parameters:
+    if "ref_logps" in inspect.signature(trainer.loss_func).parameters:
         given["ref_logps"], both = trainer.get_logps(reference, labels, packed), output
     else:
         both = torch.cat([reference, output])
@@ -249,9 +265,10 @@ def _job(case: Case) -> tuple[Any, ...]:
     torch.manual_seed(0)
     rows = 2 * _PAIRS
     policy, reference = torch.rand(rows, _LENGTH), torch.rand(rows, _LENGTH)
-    lengths = torch.tensor([8, 16, 12, 16, 8, 12])
+    moved = case.options.get("moved", 0)
+    begins, lengths = torch.tensor([[2, 9, 4, 5, 7, 1], [8, 16, 12, 16, 8, 12]]).roll(moved, 1)
     places = torch.arange(_LENGTH)
-    is_answer = (places >= torch.tensor([2, 9, 4, 5, 7, 1])[:, None]) & (places < lengths[:, None])
+    is_answer = (places >= begins[:, None]) & (places < lengths[:, None])
     if case.options.get("empty"):
         is_answer[1] = False
     return policy, reference, torch.where(is_answer, 1, -100), lengths

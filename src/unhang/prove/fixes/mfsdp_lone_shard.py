@@ -15,7 +15,8 @@ from ..ranks import megatron_fsdp
 
 _AT = "the gradient of"
 _ONE, _TWO, _OWN = Topology(), Topology(dp=2), Topology(dp=2, ep=2)
-_SUMS, _FUSED, _COMM = "calculate_per_token_loss", "gradient_accumulation_fusion", "grad_comm_dtype"
+_SUMS, _FUSED, _MEAN = "calculate_per_token_loss", "gradient_accumulation_fusion", "average_in_collective"
+_COMM, _KEPT, _UNITS = "grad_comm_dtype", "main_grads_dtype", "fsdp_unit_modules"
 _STRATEGY, _OUTER, _ALL = "zero_dp_strategy", "outer_dp_sharding_strategy", "optim_grads_params"
 _REPEATED, _UNUSED = "mtp_use_repeated_layer", "blocks or experts that a micro-batch leaves out"
 _BATCHES, _BUFFERS = "micro-batches", "fsdp_double_buffer"
@@ -43,7 +44,8 @@ GRID = [
     Case("one rank", _ONE, DIFFERS, options=_OLD),
     Case("own, two buffers", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS}),
     Case("own, two buffers, bf16", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS, **_NARROW}),
-    Case("own, no units", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS, "fsdp_unit_modules": []}),
+    Case("own, no units, kept in bf16", _OWN, DIFFERS, options={**_DOUBLE, **_GRADS, _UNITS: [], _KEPT: "bfloat16"}),
+    Case("one rank, a mean, bf16", _ONE, DIFFERS, options={_MEAN: True, **_NARROW}),
     Case("outer ranks sharded, sums, bf16", _TWO, DIFFERS, options={_OUTER: "optim", _SUMS: True, **_NARROW}),
 ]
 HELD = {
@@ -90,8 +92,9 @@ def on_rank(case: Case, rank: int) -> Mapping[str, list[float]]:
     options, policy, topology = {**case.options}, "mixed_precision_policy", case.topology
     if not (has_experts := megatron_fsdp.takes("expt_device_mesh")):
         options.pop(_FUSED, None)  # before 0.16 not right in any group of several ranks
+        options.pop(_MEAN, None)  # and raises without a mesh of experts
     if megatron_fsdp.takes(policy):
-        narrow = {_COMM: torch.bfloat16, "main_grads_dtype": torch.float32} if _COMM in options else {}
+        narrow = {name: torch.bfloat16 for name in (_COMM, _KEPT) if name in options}
         options[policy] = megatron_fsdp.module().MixedPrecisionPolicy(**narrow)
     else:  # before 0.17 these have defects of their own, in each group
         options |= {name: "no_shard" for name in (_STRATEGY, _OUTER) if options.get(name) == "optim"}

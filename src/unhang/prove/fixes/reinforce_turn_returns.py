@@ -27,7 +27,7 @@ _BATCHES = {
     "one turn": ((5,), (7,), (50,), (8,)),
     "several turns": ((2, 2, 3), (1, 1, 1, 1, 1), (3, 4, 1), (4,)),
     "begins with a gap": ((0, 1, 4), (0, 2, 2, 1, 1), (6,), (0, 3, 3)),
-    "ends with a gap": ((2, 1), (4, 3), (1, 2, 2, 2), (8,)),
+    "ends with a gap": ((2, 1), (4, 3), (1, 2, 2, 2), (7,)),
     "nothing of a row counts": ((5,), (0, 6), (3,), (8,)),
 }
 _SCORES = (1.0, -0.5, 2.0, 0.25)
@@ -55,9 +55,10 @@ CASES = (
 )
 GRID = [_COARSE]
 GRID += [
-    _case(f"{batch}, gamma {gamma}, KL {kl}, {mask}, {dtype}", batch, gamma=gamma, kl=kl, mask=mask, dtype=dtype)
+    _case(f"{batch}, gamma {gamma}, KL {kl}, {mask}, {dtype}", batch, gamma=gamma, kl=kl, **more)
     for batch, gamma, kl in itertools.product(_BATCHES, (1.0, 0.5), ("nowhere", "where it counts", "everywhere"))
     for mask, dtype in (("int64", "float32"), ("float32", "float32"), ("int64", "float64"))
+    for more in ({"mask": mask, "dtype": dtype, "is_full": mask == "float32"},)
 ]
 YOURS = _case("yours", "ends with a gap")
 
@@ -124,7 +125,7 @@ def _batch(case: Case) -> tuple[Any, Any]:
     import torch
 
     options, rows = case.options, _BATCHES[case.options["batch"]]
-    width = 1 + max(map(sum, rows))  # the last column is padding
+    width = max(map(sum, rows)) + (not options.get("is_full"))  # or the last column is padding
     rewards = torch.zeros(len(rows), width, dtype=getattr(torch, options.get("dtype", "float32")))
     mask = torch.zeros(len(rows), width, dtype=getattr(torch, options.get("mask", "int64")))
     for row, turns in enumerate(rows):

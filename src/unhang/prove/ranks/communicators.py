@@ -38,8 +38,8 @@ class Watch:
     later watch makes the groups of an earlier one again only in name, because to connect them takes long.
     """
 
-    def __init__(self, rank: int, backend: str, device: str = "cuda") -> None:
-        """``rank`` is also the number of the rank's GPU; ``backend`` is what groups pose as, such as ``nccl``.
+    def __init__(self, number: int, backend: str, device: str = "cuda") -> None:
+        """``number`` is that of the rank's GPU; ``backend`` is what groups pose as, such as ``nccl``.
 
         ``device`` is the kind of GPU; those of another kind than ``cuda`` have nothing to do with ``torch.cuda``. With
         ``cpu`` there is none.
@@ -49,7 +49,7 @@ class Watch:
         """The ranks of each group that this rank took part in making, in order, whether it is a member or not."""
         self.is_waiting: bool | None = None
         """Whether the device may still be busy with a collective; None if the rank neither used nor awaited it."""
-        self._rank, self._backend, self._device = rank, backend, device
+        self._number, self._backend, self._device = number, backend, device
         self._groups: list[tuple[int, Any, str]] = []
         self._on_device: list[Any] = []
         self._modes = _modes(self)
@@ -79,7 +79,7 @@ class Watch:
             return _GROUPS[key]
 
         self._replace(dist, new_group=new_group, get_backend=self._backend_of, get_backend_config=self._config_of)
-        self._replace(torch.cuda, current_device=lambda: self._rank, synchronize=self._synchronize)
+        self._replace(torch.cuda, current_device=lambda: self._number, synchronize=self._synchronize)
         self._replace(torch.cuda, is_available=lambda: self._device == "cuda")
         for mode in self._modes:
             mode.__enter__()
@@ -115,7 +115,7 @@ class Watch:
     def made_on(self, device: Any, tensor: Any) -> None:
         """Remember a tensor of the rank's own device."""
         name = f"cuda:{device}" if isinstance(device, int) else str(device)
-        if name in (self._device, f"{self._device}:{self._rank}"):
+        if name in (self._device, f"{self._device}:{self._number}"):
             self._on_device.append(tensor)
 
     def issued(self, kind: str, group: Any, tensors: Sequence[Any]) -> None:
