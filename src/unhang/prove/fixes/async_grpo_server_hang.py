@@ -17,7 +17,7 @@ from ..cases import DIFFERS, PASSED, Case, Topology
 from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _HERE, _COPY = "trl.experimental.async_grpo.weight_transfer", "trl.experimental.async_distillation.weight_transfer"
 _REAL = {_HERE, _COPY, *(it.replace("weight_transfer", "vllm_client") for it in (_HERE, _COPY))}
@@ -108,7 +108,7 @@ class _Forever(BaseException):
 class _Response:
     """What a server answers."""
 
-    def __init__(self, error: str, given: dict[str, Any]) -> None:
+    def __init__(self, error: str, given: Mapping[str, Any]) -> None:
         self.status_code, self.ok = given.get("status", 500) if error else 200, not error
         self.text = given.get("says", error)
 

@@ -55,10 +55,9 @@ CASES = (
 )
 GRID = [_COARSE]
 GRID += [
-    _case(f"{batch}, gamma {gamma}, KL {kl}, {mask}, {dtype}", batch, gamma=gamma, kl=kl, **more)
+    _case(f"{batch}, gamma {gamma}, KL {kl}, {mask}, {dtype}", batch, gamma=gamma, kl=kl, mask=mask, dtype=dtype)
     for batch, gamma, kl in itertools.product(_BATCHES, (1.0, 0.5), ("nowhere", "where it counts", "everywhere"))
     for mask, dtype in (("int64", "float32"), ("float32", "float32"), ("int64", "float64"))
-    for more in ({"mask": mask, "dtype": dtype, "is_full": mask == "float32"},)
 ]
 YOURS = _case("yours", "ends with a gap")
 
@@ -125,7 +124,7 @@ def _batch(case: Case) -> tuple[Any, Any]:
     import torch
 
     options, rows = case.options, _BATCHES[case.options["batch"]]
-    width = max(map(sum, rows)) + (not options.get("is_full"))  # or the last column is padding
+    width = max(map(sum, rows)) + (options.get("mask") != "float32")  # no padding with a float32 mask
     rewards = torch.zeros(len(rows), width, dtype=getattr(torch, options.get("dtype", "float32")))
     mask = torch.zeros(len(rows), width, dtype=getattr(torch, options.get("mask", "int64")))
     for row, turns in enumerate(rows):
