@@ -50,20 +50,21 @@ _SENT, _GOT = _SENDS + _SENDS_MAX, _GETS + _GETS_MAX
 _GATE, _ELIF = "if args.sft", "\n        elif args.sft:"
 _NO_MAX = "            else:\n                max_seqlen = None\n"
 _DROPS = "            tokens = None\n            labels = None\n            loss_mask = None\n"
+_EITHER = {
+    "not with CP": "args.context_parallel_size == 1",
+    "without virtual stages": "args.virtual_pipeline_model_parallel_size is None",
+    "in training": "torch.is_grad_enabled()",
+}
 _LAST = {
     "with short sequences": "args.seq_length == 8",
     "without CP by TP": "args.tensor_model_parallel_size == 2",
-    "not with CP": "args.context_parallel_size == 1",
     "not with hybrid CP": "not args.hybrid_context_parallel",
-    "without virtual stages": "args.virtual_pipeline_model_parallel_size is None",
-    "in training": "torch.is_grad_enabled()",
+    **_EITHER,
 }
 _MIDDLE = {
     "with long sequences": "args.seq_length > 8",
     "of the second stage alone": "mpu.get_pipeline_model_parallel_rank() == 1",
-    "not with CP": "args.context_parallel_size == 1",
-    "without virtual stages": "args.virtual_pipeline_model_parallel_size is None",
-    "in training": "torch.is_grad_enabled()",
+    **_EITHER,
 }
 _BUFFER = "torch.empty((args.micro_batch_size, n), dtype=torch.int32, device=dev)"
 _BY_HAND: ByHand = {
