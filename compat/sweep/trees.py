@@ -44,8 +44,8 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
 
     A function whose defect depends on another one, or is one only with others, gets a release that has a wrong one of
     those. One that no release has gets a release with another function of its file; of several files with a function of
-    its name, the file that is most like its own. What is equally close is taken from the newest release. Raises
-    TreeError.
+    its name, the file that is most like its own; so too where no function is close. What is equally close is taken from
+    the newest release. Raises TreeError.
     """
     functions = catalog.fix(fix).functions
     targets = [target for target in functions if target.function == source.name]
@@ -58,7 +58,8 @@ def closest(fix: str, source: Source) -> tuple[Target, list[Path]]:
     if digest not in known:
         each = [it for it in map(_all_released, zip(targets)) if it]
         released = max(each, key=partial(_alike, source)) if each[1:] else released
-        digest = _nearest(fix, released[-1][0], source, {known for _, _, known in released}) or released[-1][2]
+        released = _with_feature(fix, source, released)
+        digest = _nearest(fix, source, released) or _most_alike(source, released)
     target, version, _ = [it for it in released if it[2] == digest][-1]
     return place(target._replace(function=source.name), version)
 
@@ -101,8 +102,12 @@ def _released(target: Target) -> list[tuple[str, str]]:
 
 
 def _is_wrong(target: Target, digest: str | None) -> bool:
+    return _state(target, digest) in (WRONG, "affected")
+
+
+def _state(target: Target, digest: str | None) -> str:
     known = catalog.shape_table().shapes.get((target.fix, target.function, digest or ""))
-    return known is not None and known.state in (WRONG, "affected")
+    return known.state if known else ""
 
 
 def _newest(upstream: str) -> str:
@@ -111,17 +116,29 @@ def _newest(upstream: str) -> str:
     return max((it for it in versions if not Version(it).is_prerelease), key=Version)
 
 
-def _nearest(fix: str, target: Target, source: Source, known: set[str]) -> str:
-    """Return which of the known shapes is closest, if it may have the feature; empty if none is close."""
-    table, without = catalog.shape_table(), not scene.has_feature(fix, source.function)
+def _with_feature(fix: str, source: Source, released: list[tuple[Target, str, str]]) -> list[tuple[Target, str, str]]:
+    """Return the releases that have the feature, if the source has it; all where none does."""
+    if not scene.has_feature(fix, source.function):
+        return released
+    return [it for it in released if _state(it[0], it[2]) != NOT_AFFECTED] or released
+
+
+def _nearest(fix: str, source: Source, released: Sequence[tuple[Target, str, str]]) -> str:
+    """Return which of the shapes of releases is closest; empty if none is close."""
+    table, known, target = catalog.shape_table(), {digest for _, _, digest in released}, released[-1][0]
     shapes = {key: it for key in table.shapes if key[0] == fix and key[2] in known and (it := table.shapes.get(key))}
-    with_feature = {key: it for key, it in shapes.items() if without or it.state != NOT_AFFECTED}
-    mine = ShapeTable(with_feature or shapes, table.files)
+    mine = ShapeTable(shapes, table.files)
     data = source.text.encode()
     found = nearest(
         target, source.function, data, mine, catalog.outlines(fix), catalog.releases_of(fix, target.upstream)
     )
     return found.shape if found else ""
+
+
+def _most_alike(source: Source, released: Sequence[tuple[Target, str, str]]) -> str:
+    """Return the shape of the release, or of the newest of several, whose file is most like that of the source."""
+    last = {digest: (target, version, digest) for target, version, digest in released}
+    return max(reversed(last.values()), key=lambda it: _alike(source, [it]))[2]
 
 
 def project_of(upstream: str) -> str:
