@@ -103,11 +103,12 @@ def _run(options: argparse.Namespace, step: Step) -> int:
             texts[frozen.NAME] = matrix_files.swept(moved)
     finally:
         learnt.save()
+    step("")
+    _say_undecided(settled)
     if not options.forget:
         _refuse_to_forget(options.out, before, settled)
     matrix_files.write({str(options.out / name): text for name, text in texts.items()})
     times.append(time.monotonic())
-    step("")
     _report(collection, settled, offered, commits)
     asked, first, second, third = (now - before for before, now in zip(times, times[1:]))
     print(f"{asked:.2f} s for the index, {opened} wheels opened")
@@ -152,17 +153,20 @@ def _refuse_to_forget(out: Path, before: Mapping[str, Any], settled: Settled) ->
     if lost := [(fix, key) for fix, key, state in known if state != OURS and (fix, key) not in now]:
         raise UnhangError(
             "would-forget",
-            f"{len(lost)} shapes on record were not seen, the first is {' '.join(lost[0])}",
+            f"{len(lost)} shapes on record would be lost, the first is {' '.join(lost[0])}",
             path=str(out / "data" / f"{lost[0][0]}.json"),
-            hint="fetch all branches and tags into the clones; to drop what is no longer seen, --forget",
+            hint="mend what is undecided, or fetch all branches and tags into the clones; to lose them, --forget",
         )
 
 
-def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
+def _say_undecided(settled: Settled) -> None:
     for line in settled.undecided:
         print(f"undecided: {line}", file=sys.stderr)
     if settled.undecided:
         print("  mend the scene or the codemod, or decide in the manifest", file=sys.stderr)
+
+
+def _report(collection: Collection, settled: Settled, offered: Sequence[Offer], commits: int) -> None:
     nightlies = sum(".dev" in offer.version for offer in offered)
     print(f"{len(offered)} releases, {nightlies} of them nightlies, {sum(offer.yanked for offer in offered)} yanked")
     for upstream in (one.name for one in packs.upstreams().values() if one.within is not None):

@@ -186,7 +186,7 @@ def test_a_sweep_of_history_reports_what_it_left_out_and_forgets_nothing_by_acci
     assert "6 commits, 7 distinct files" in capsys.readouterr().out
     assert written(tmp_path / "out") == before, "a newer commit is not read"
     assert run(tmp_path) == 2
-    assert "2 shapes on record were not seen" in capsys.readouterr().err
+    assert "2 shapes on record would be lost" in capsys.readouterr().err
     assert written(tmp_path / "out") == before
     assert run(tmp_path, "--forget") == 0
     assert sum(len(upstreams_own(tmp_path, fix)) for fix in catalog.fixes()) == 2
