@@ -23,6 +23,8 @@ BY_HAND = {
     "named twice": Sub("            return named", "            pass"),
     "not of the model": Sub('in_whole_model(state_dict["model"])', 'state_dict["model"]'),
     **{f"of the optimizer {new}": Sub(_PARTS, new) for new in ("set()", '{"state"}', '{"param_to_group_meta"}')},
+    **{f"where {it}": Sub("if place.", f"if {it} and place.") for it in ("len(place) == 1", '"decoder" in path')},
+    "as if shards were even": Sub(f"{_LAST}(state_dict)", "state_dict"),
 }
 MUTANTS = [Mutants(name, (of[-1],), BY_HAND) for name, of in RELEASES.items()]
 _HALVES = {"half: the model alone": Other(without(r"& .*\.keys\(\)", "& set()"), ("pp2", "pp1-to-pp2"))}
