@@ -48,8 +48,9 @@ CASES = (
     Case("pp2-old", _TWO, DIFFERS, _AT, _OLD, core=True, patched=CRASHED),
     Case("pp2-old-partial", _TWO, DIFFERS, _AT, {"is_partial": True, **_OLD}, core=True, patched=DIFFERS),
 )
+_LONG = {"saved": 1}, {_GATED: True}  # others have these beside other options
 GRID = [
-    *(it for it in CASES if it.patched == PASSED and it.topology == _TWO and it.options != {"saved": 1}),  # see MTP
+    *(it for it in CASES if it.patched == PASSED and it.topology in (_TWO, _ONE) and it.options not in _LONG),
     Case("gated, weights alone", _TWO, DIFFERS, options={_GATED: True, "is_bare": True}),
     Case("weights alone", _TWO, DIFFERS, options={"is_none": True}),
     Case("gated experts", _TWO, DIFFERS, options={_EXPERTS: 2, _GATED: True}),
