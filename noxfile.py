@@ -370,6 +370,7 @@ def fix(session: nox.Session) -> None:
     env = from_checkout(session)
     env = {"PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(HERE / "tests")]), "TMPDIR": scratch()}
     env |= {"UNHANG_PROOFS": os.environ.get("UNHANG_PROOFS", "all")}
+    env |= {"UNHANG_PROOFS_JSON": str(Path(session.create_tmp()) / "proofs.json")}
     if only[:1] == ["play"]:
         install_proofs(session)
         session.run("python", "-W", "ignore", "-m", "support.play", name, *only[1:], env=env)

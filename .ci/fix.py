@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -55,11 +56,13 @@ def files(fix: str) -> dict[str, str]:
 def steps(fix: str) -> list[Step]:
     """Return the steps, in order. The first has no command: it only reads."""
     manifest, codemod, scene, tests = files(fix).values()
+    drawing, lines = f"patches/{fix}/drawing.json", os.environ.get("UNHANG_PROOFS_JSON")  # which the session sets
     code = [path for path in (codemod, scene, tests) if (REPOSITORY / path).exists()]
     own = f"{fix} or {fix.replace('-', '_')}"
     quick = ("-m", "pytest", "-n", "0")
-    everywhere = "rewrites", "anchors", "patches"
+    everywhere = "rewrites", "anchors", "patches", "refusals"
     shared = ("tests/codemods/test_examples.py", *(f"tests/fixes/test_{each}.py" for each in everywhere))
+    worded = "tests/job/test_evidence.py"
     signed = ("tests/diagnose/test_known.py", "tests/diagnose/test_fixes.py")
     rewrite = {f"{codemod}:CODEMODS": "the codemod rewrites each function above, or refuses it"}
     return [
@@ -91,20 +94,34 @@ def steps(fix: str) -> list[Step]:
             "tests",
             (
                 (*quick, tests),
-                (*quick, *shared, *signed, "-k", own),
+                (*quick, *shared, *signed, worded, "-k", own),
                 ("-W", "ignore", "-m", "fuzz", "--fix", fix),
             ),
-            rewrite,
+            {
+                f"{codemod}:def plan(": "the edits give what the failure above asks for, or an anchor is refused",
+                f"{codemod}:Before::": "or the example in the docstring is not what the codemod does",
+            },
         ),
         Step(
             "mutants",
             (("-W", "ignore", "-m", "mutants", "--fix", fix),),
-            {f"{scene}:GRID": "a setting tells each mutant above that survived from the rewrite"},
+            {
+                f"{scene}:GRID": "a setting tells each mutant above that survived from the rewrite",
+                f"{tests}:MUTANTS": "or the error above names a mutant by hand that a release cannot have",
+            },
         ),
         Step(
             "proofs",
-            ((*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),),
-            {f"{scene}:CASES": "the first failure above has the case and what was seen"},
+            (
+                (*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),
+                *([("-m", "proofs.page", "docs/maintainers/proofs.md", lines)] if lines else ()),
+                ("-W", "ignore", "-m", "proofs.drawn", fix),
+                ("-m", "unhang.compat.sweep.pages"),
+            ),
+            {
+                f"{scene}:CASES": "the first failure above has the case and what was seen",
+                drawing: "or the error above says what of that case cannot be drawn",
+            },
         ),
     ]
 

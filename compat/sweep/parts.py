@@ -48,6 +48,8 @@ def problems(checkout: Path, name: str) -> Iterator[Problem]:
         yield Problem(f"patches/{name}/manifest.json", "grade", "an unproved fix is for a pack of one's own")
     targets = manifest.get("targets", ())
     yield from _page(checkout, name, manifest)
+    if not (checkout / f"patches/{name}/drawing.json").exists():
+        yield Problem(f"patches/{name}/drawing.json", name, "is missing: it names the case that is drawn; copy another")
     yield from _codemod(checkout, name, targets)
     yield from _scene(checkout, name)
     yield from _tests(checkout, name, manifest)

@@ -150,6 +150,8 @@ def test_the_kind_is_how_the_defect_shows(
     scene, tests = (modules(out)[name] for name in ("src/unhang/prove/fixes/my_fix.py", "tests/fixes/test_my_fix.py"))
     assert f'{shows}, _WHERE, {{"defect": True}}' in scene
     manifest = manifest_of(out)
+    wants_ranks = {"ranks" in manifest["strikes"], "ranks" in manifest["when"], '"ranks"' in scene, "dp=2" in scene}
+    assert wants_ranks == {kind == "ranks"}
     assert {*manifest} & {"signature", "no-hang"} == {key}
     assert (manifest["kinds"], manifest["changes-numbers"]) == ([does], kind == "values")
     assert "TODO: what the rewrite changes. And above: all kinds, and" in manifest["description"], "a person decides"

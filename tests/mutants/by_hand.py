@@ -21,7 +21,8 @@ class Sub(NamedTuple):
 
     def applied(self, text: str) -> str:
         parts = text.split(self.old)
-        assert len(parts) > self.number + 1, f"{self.old!r} is not there"
+        if len(parts) <= self.number + 1:
+            raise LookupError(f"{self.old!r} is not in the rewrite from its first comment on, {self.number + 1} times")
         if self.number == EVERY:
             return self.new.join(parts)
         at = self.number + 1
@@ -56,7 +57,10 @@ class Mutants(NamedTuple):
     def made(self, fix: str, version: str) -> list[Mutant]:
         """Return all mutants of the rewrite of a release, those by hand first."""
         added = Added(sources.wheel(fix, version, self.upstream, self.function), self.ranks, self.others)
-        hand = self.hand(added.text)
+        try:
+            hand = self.hand(added.text)
+        except LookupError as error:
+            raise LookupError(f"{self.upstream} {version}: {error}; `may_lack` if others have it") from None
         return [*(Mutant(f"by hand: {name}", text) for name, text in hand.items()), *mutants(added)]
 
     def hand(self, text: str) -> dict[str, str]:
@@ -69,6 +73,9 @@ class Mutants(NamedTuple):
                 continue
             changed = tail
             for sub in subs:
-                changed = sub.applied(changed)
+                try:
+                    changed = sub.applied(changed)
+                except LookupError as error:
+                    raise LookupError(f"mutant by hand {name!r}: {error}") from None
             found[name] = head + mark + changed
         return found

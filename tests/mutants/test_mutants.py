@@ -10,6 +10,7 @@ import pytest
 
 from mutants import rules
 from mutants.__main__ import Subject, changed, subjects
+from mutants.by_hand import Mutants, Sub
 from mutants.judge import SAME, judged
 from mutants.rules import Mutant
 from proofs import suite
@@ -62,6 +63,13 @@ def test_the_same_change_of_two_releases_is_known_and_another_is_not() -> None:
     assert older == newer
     assert older[0] != older[1]
     assert of("", AFTER.replace("begin(x)", "end(x)").replace("x > 1", "x >= 1")) != older[:1]
+
+
+def test_a_mutant_by_hand_that_a_rewrite_cannot_have_is_named() -> None:
+    of = Mutants("verl", ("0.9.1",), {"no gate": Sub("if y", "if z"), "gate": Sub("x > 1", "x")})
+    with pytest.raises(LookupError, match="mutant by hand 'no gate': 'if y' is not in the rewrite"):
+        of.hand(AFTER)
+    assert [*of._replace(may_lack=True).hand(AFTER)] == ["gate"]
 
 
 def _last_releases() -> list[Any]:

@@ -103,6 +103,15 @@ FACT = "TODO: what else, as a user sets it"
 """A fact in the condition of the manifest, which the scene's settings have too."""
 
 
+_VALUES_ALONE = dict.fromkeys(("size", "one", "ruled_out", "ranks"), "")
+_SEVERAL_RANKS = {
+    "size": "dp=2",
+    "one": '    Case("one", Topology(), PASSED, options={"defect": True}),\n',
+    "ruled_out": 'RULED_OUT = ("world", "TODO: why one process is right")\n',
+    "ranks": '"ranks": case.topology.world, ',
+}
+
+
 def scene(fix: Begun) -> str:
     """Return the scene: settings with the conditions, and what the functions are given, read and call."""
     shows = "DIFFERS" if fix.kind == VALUES else "HUNG"
@@ -114,6 +123,7 @@ def scene(fix: Begun) -> str:
         where=literal(f"in {fix.rewrites[0].target.function.rpartition('.')[2]}"),
         shows=shows,
         fact=FACT,
+        **_VALUES_ALONE if fix.kind == VALUES else _SEVERAL_RANKS,
         conditions="".join(options),
         functions="".join(map(_function, fix.rewrites)),
     )
@@ -171,7 +181,8 @@ def _hangs(fix: Begun) -> tuple[str, str]:
 
 def _focus(rewrite: Rewrite) -> set[str]:
     """Return the words of the new statements that are not among the old ones."""
-    new, old = ({*re.findall(r"[A-Za-z_]\w{2,}", text)} for text in map("\n".join, zip(*_texts(rewrite))))
+    code = (re.sub(r"(?m)^\s*#.*$", "", text) for text in map("\n".join, zip(*_texts(rewrite))))
+    new, old = ({*re.findall(r"[A-Za-z_]\w{2,}", text)} for text in code)
     new -= {"self", *keyword.kwlist, *dir(builtins)}
     return (new - old) or new or {rewrite.target.function.rpartition(".")[2]}
 

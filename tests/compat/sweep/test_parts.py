@@ -19,6 +19,7 @@ FIX = "mtp-cp-deadlock"
 FILES = {
     "manifest": f"patches/{FIX}/manifest.json",
     "page": f"patches/{FIX}/page.md",
+    "drawing": f"patches/{FIX}/drawing.json",
     "codemod": "codemods/mtp_cp_deadlock.py",
     "scene": "src/unhang/prove/fixes/mtp_cp_deadlock.py",
     "test": "tests/fixes/test_mtp_cp_deadlock.py",
@@ -149,7 +150,7 @@ def test_all_that_is_missing_is_named_at_once(
     monkeypatch.setattr(sources, "HERE", checkout / "compat")
     assert lint.main(["--sample", "0"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        *lines, "5 problems in 1 fixes; the matrix was not read, for a manifest is wrong",
+        *lines, "6 problems in 1 fixes; the matrix was not read, for a manifest is wrong",
     ]  # fmt: skip
 
 
