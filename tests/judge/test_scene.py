@@ -36,6 +36,10 @@ def test_an_interpreter_without_torch_says_so() -> None:
         ("exit 3", "ended with 3"),
         ("kill -9 $$", "ended with -9"),
         ("echo; echo 'unhang-scene:{'; exit 4", "ended with 4"),
+        (
+            r"printf 'one\nTraceback (most recent call last):\n  File a.py\nKeyError: 1\nleaked 9\n' >&2; exit 5",
+            r"ended with 5: Traceback .*\n  File a.py\nKeyError: 1$",
+        ),
         ("sleep 60 & sleep 60", "no answer within 1 s"),
     ],
 )

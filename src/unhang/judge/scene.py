@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -118,7 +119,13 @@ def ask(python: str, question: Question, wall_s: float, through: Sequence[str] =
                 if "problem" in answer:
                     raise NoTorchError(answer["problem"])
                 return answer
-    raise SceneError(f"the child ended with {code}: {err.decode('utf-8', 'replace')[-2000:]}")
+    raise SceneError(f"the child ended with {code}: {_told(err.decode('utf-8', 'replace'))}")
+
+
+def _told(err: str) -> str:
+    """Return the last traceback of what a child wrote, without what follows it; if there is none, the last lines."""
+    tracebacks = re.findall(r"^Traceback .*\n(?:[ \t].*\n)*.*", err, re.MULTILINE)
+    return "\n".join((tracebacks[-1] if tracebacks else err).splitlines()[-20:])
 
 
 def _run(
