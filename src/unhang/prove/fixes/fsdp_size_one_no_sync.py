@@ -119,6 +119,8 @@ def on_rank(case: Case, rank: int) -> list[Any]:
 
     warnings.simplefilter("ignore")
     steps: list[Any] = []
+    on_a_gpu = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    gathers = "all_gather" if shims.DEVICE == "cpu" else on_a_gpu  # what FSDP calls
     for module in _modules(case):
         if shape := case.options.get("mesh"):
             mesh = init_device_mesh(shims.DEVICE, shape, mesh_dim_names=_NAMES[len(shape)])
@@ -137,7 +139,7 @@ def on_rank(case: Case, rank: int) -> list[Any]:
         model[0] = FSDP(model[0], **options)
         model = FSDP(model, **options)
         parts, kept = mesh.shape[-1], sum(weight.numel() for weight in model.parameters())
-        with patch.object(dist, "all_gather", wraps=dist.all_gather) as gather:  # that of a CPU
+        with patch.object(dist, gathers, wraps=getattr(dist, gathers)) as gather:
             norm = _step(case, model, [rank])
         often = 0 if parts == 1 else 2 + asked.get("zero3_enable", True)  # once around the inner layer
         seen = f"{round((_WIDTH + 1) ** 2 / kept)} parts, gathered {gather.call_count} times"

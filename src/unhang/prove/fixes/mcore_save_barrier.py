@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import MagicMock
 
 from ..cases import HUNG, PASSED, Case, Topology
+from ..ranks import shims
 from ..ranks.around import Around, Filled
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def on_rank(case: Case, rank: int) -> Seen:
         return _model("loaded"), None
 
     def note(what: str) -> None:
-        seen.saved.append((what, str(torch.empty(0).device), _real("utils.torch_utils")._DISABLE_USE_BARRIER))
+        seen.saved.append((what, torch.empty(0).device.type, _real("utils.torch_utils")._DISABLE_USE_BARRIER))
 
     own = {"get_hf_meta_model": lambda _: _model("own")} if case.options.get("own") else {}
     bridge_class = type("GPTBridge", (), {"save_weights": lambda *_, **__: note("weights"), **own})
@@ -143,7 +144,7 @@ def wrong(case: Case, ranks: Sequence[Seen]) -> str:
         is_master = given == _BOTH and number == 0
         model = ("meta", "dir", case.options.get("model", "minimax"), True)
         files = ["peft"] if peft else ["config", f"files of {'processor' if own else 'loaded'}"]
-        saved = [(what, "cpu", False) for what in ["weights", *files * is_master] * 2]
+        saved = [(what, shims.DEVICE, False) for what in ["weights", *files * is_master] * 2]
         due = Seen(float(case.topology.world), [model] * (is_master and not own), saved, False)
         if rank != due:
             return f"rank {number} has {rank}, not {due}"

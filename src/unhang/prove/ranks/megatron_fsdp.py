@@ -22,8 +22,10 @@ def prepare() -> None:
     import torch
     from torch.distributed import device_mesh
 
-    here = type("Here", (str,), {"__format__": lambda *_: "0"})(shims.DEVICE)
-    torch.cuda.current_device, gc.collect = lambda: here, lambda *_: 0
+    if shims.DEVICE == "cpu":
+        here = type("Here", (str,), {"__format__": lambda *_: "0"})("cpu")
+        torch.cuda.current_device = lambda: here
+    gc.collect = lambda *_: 0
     vars(device_mesh._mesh_resources).setdefault("child_to_root_mapping", {})
     module()
 
