@@ -19,6 +19,7 @@ IDS = (f"{MODEL}-a", f"{MODEL}-b")
 PARTS = (
     "patches/{id}/manifest.json",
     "patches/{id}/page.md",
+    "patches/{id}/drawing.json",
     "codemods/{module}.py",
     "compat/data/{id}.json",
     "src/unhang/prove/fixes/{module}.py",
