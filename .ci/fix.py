@@ -56,7 +56,7 @@ def files(fix: str) -> dict[str, str]:
 def steps(fix: str) -> list[Step]:
     """Return the steps, in order. The first has no command: it only reads."""
     manifest, codemod, scene, tests = files(fix).values()
-    drawing, lines = f"patches/{fix}/drawing.json", os.environ.get("UNHANG_PROOFS_JSON")  # which the session sets
+    drawing, proofs_json = f"patches/{fix}/drawing.json", os.environ.get("UNHANG_PROOFS_JSON")  # which the session sets
     code = [path for path in (codemod, scene, tests) if (REPOSITORY / path).exists()]
     own = f"{fix} or {fix.replace('-', '_')}"
     quick = ("-m", "pytest", "-n", "0")
@@ -114,7 +114,7 @@ def steps(fix: str) -> list[Step]:
             "proofs",
             (
                 (*quick, "tests/proofs/test_proofs.py", "tests/hangs", "-k", fix),
-                *([("-m", "proofs.page", "docs/maintainers/proofs.md", lines)] if lines else ()),
+                *([("-m", "proofs.page", "docs/maintainers/proofs.md", proofs_json)] if proofs_json else ()),
                 ("-W", "ignore", "-m", "proofs.drawn", fix),
                 ("-m", "unhang.compat.sweep.pages"),
             ),
