@@ -152,7 +152,9 @@ def unpacked(project: str, version: str) -> Path:
     wheel = fetch(project, version)
     folder = wheel.parent / "unpacked" / wheel.stem
     if not folder.exists():
-        fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+        folder.parent.mkdir(exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        fresh.chmod(0o755)
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 member.filename = metadata.installed(member.filename)

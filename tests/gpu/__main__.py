@@ -25,7 +25,7 @@ from unhang.prove.cases import BROKEN, DIFFERS, Case, Outcome, Topology
 MINUTES, AT_ONCE, RANKS = 8.0, 10, 4
 ALONE = "expert-dp-warmup"
 """Its scene fills a GPU, so that it runs when all others have ended."""
-DEADLINE_S = 30.0
+DEADLINE_S = 15.0
 STAND_INS = Path(__file__).with_name("stand_ins")
 _EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
 ENGINE_CASES = tuple(

@@ -20,6 +20,7 @@ RELEASES = {
     "megatron-bridge": ("0.6.2",),
     "mcore-bridge": ("1.4.2",),
     "ms-swift": ("4.1.2", "4.3.0", "4.5.2", "4.6.0"),
+    "trl": ("1.8.0",),
     "verl": ("0.7.1", "0.8.0", "0.9.0", "0.9.1"),
 }
 """Those of the proofs' core set."""

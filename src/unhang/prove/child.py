@@ -143,11 +143,35 @@ def _variant(
             file.write(f"{label} {case.name}\n")
         nccl.KEPT = keep and os.path.join(keep, case.name)
         start = time.monotonic()
-        try:
-            outcome = alone(proof, case, deadline_s)
-        except Exception:
-            outcome = Outcome(BROKEN, _tail())
+        outcome = (_outcome if shims.DEVICE == "cpu" else _apart)(proof, case, deadline_s)
         pipe.send((case.name, outcome._replace(seconds=round(time.monotonic() - start, 2))))
+
+
+def _outcome(proof: ModuleType, case: Case, deadline_s: float) -> Outcome:
+    try:
+        return alone(proof, case, deadline_s)
+    except Exception:
+        return Outcome(BROKEN, _tail())
+
+
+def _apart(proof: ModuleType, case: Case, deadline_s: float) -> Outcome:
+    """Run a case in a fork of its own: its right answer may use a GPU, and after that no process can fork ranks."""
+    context, parent = multiprocessing.get_context("fork"), os.getpid()
+    ours, theirs = context.Pipe(duplex=False)
+
+    def run() -> None:
+        tidy.end_with(parent)
+        theirs.send(_outcome(proof, case, deadline_s))
+
+    process = context.Process(target=run)
+    process.start()
+    theirs.close()
+    try:
+        outcome: Outcome = ours.recv()
+    except EOFError:
+        outcome = Outcome(BROKEN, "its process ended without an answer")
+    process.join()
+    return outcome
 
 
 def _tail() -> str:
