@@ -64,13 +64,8 @@ def test_it_stops_at_the_first_step_that_wants_a_person(
     assert f", {step}: it wants a person" in stopped
     file, number, *_ = place.strip().split(":")
     assert f"{file}:" == where
-    assert (
-        (REPOSITORY / file)
-        .read_text()
-        .splitlines()[int(number) - 1]
-        .lstrip()
-        .startswith(("def plan(", "CASES", "GRID"))
-    )
+    line = (REPOSITORY / file).read_text().splitlines()[int(number) - 1]
+    assert line.lstrip().startswith(("def plan(", "CASES", "GRID"))
     assert again == f"then run `nox -s fix -- {FIX}` again"
 
 
