@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
 from ..cases import DIFFERS, PASSED, Case, Topology
-from ..ranks import verl_lora
+from ..ranks import shims, verl_lora
 from ..ranks.verl_lora import ENGINE, RANK, UTILS, module
 
 if TYPE_CHECKING:
@@ -76,10 +76,13 @@ def prepare() -> None:
 
 def on_rank(case: Case, rank: int) -> list[Sync]:
     """Sync several times; after each, the adapters grow."""
+    import torch
+
     case = case._replace(options={"merge": False, **case.options})
     engine = verl_lora.fsdp_engine(case, _job(case))
     engine.to = lambda *_, **__: None
-    with _late_copies() if case.options.get("fsdp") == 1 else nullcontext(Mock()) as wait:
+    is_late = case.options.get("fsdp") == 1 and shims.DEVICE == "cpu"
+    with _late_copies() if is_late else nullcontext(torch.cuda.synchronize) as wait:
         worker: Any = object.__new__(module(_WORKERS).ActorRolloutRefWorker)
         return [_sync(case, engine, worker, wait) for _ in range(3)]
 
@@ -108,7 +111,8 @@ def _sync(case: Case, engine: Any, worker: Any, wait: Callable[[], None]) -> Syn
         asyncio.run(worker.update_weights(**given))
         assert "breaks" not in case.options, "nobody hears that the sender failed"
     wait()
-    is_kept = all(bool((one == other).all()) for one, other in zip(before, verl_lora.parts(engine.module)))
+    after = verl_lora.parts(engine.module)  # on the CPU, after an offload
+    is_kept = all(bool((one == other.to(one.device)).all()) for one, other in zip(before, after))
     is_kept &= any(it.requires_grad for it in engine.module.parameters())
     verl_lora.grow(engine.module)
     return arrived, is_kept, [name for name, *_ in steps.mock_calls]

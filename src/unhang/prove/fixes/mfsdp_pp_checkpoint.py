@@ -73,6 +73,11 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
+def on_gpu(case: Case) -> Case | None:
+    """Return a case whose stages have one rank each: others gather some hundred objects, minutes on a shared GPU."""
+    return case if case.topology.dp == 1 else None
+
+
 def prepare() -> None:
     """Import the real function, and stand-ins for the rest of Megatron-Bridge and ms-swift."""
     shims.newer_typing()

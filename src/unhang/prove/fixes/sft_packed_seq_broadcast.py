@@ -127,7 +127,8 @@ def prepare() -> None:
 
     shims.newer_typing()
     torch.use_deterministic_algorithms(True, warn_only=True)  # this also fills the result of torch.empty
-    torch.Tensor.item = lambda self: _Length(self.tolist()) if self.dtype == torch.int32 else self.tolist()
+    item = torch.Tensor.item
+    torch.Tensor.item = lambda self: _Length(item(self)) if self.dtype == torch.int32 else item(self)
     shims.cuda_on_cpu()
     if sites.ROOTS:
         importlib.import_module("megatron.training.utils")

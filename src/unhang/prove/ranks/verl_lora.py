@@ -26,6 +26,10 @@ def prepare(*more: str) -> None:
     engine.get_device_id = lambda: shims.DEVICE
     engine.unfuse_moe_params = lambda params, model_type: params  # it splits the experts of some models
     utils.get_device_name, utils.get_torch_device = lambda: shims.DEVICE, MagicMock()
+    if shims.DEVICE == "cuda":
+        import torch
+
+        utils.get_torch_device = module("verl.utils.device").get_torch_device = lambda: torch.cuda
 
 
 def small_model(job: Any) -> Any:
@@ -54,7 +58,8 @@ def small_model(job: Any) -> Any:
 def fsdp_engine(case: Case, job: Any) -> Any:
     """Return an engine with a model under FSDP, as verl sets it up."""
     import torch
-    from torch.distributed.device_mesh import init_device_mesh
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import (
         CPUOffloadPolicy,
         FullStateDictConfig,
@@ -66,9 +71,12 @@ def fsdp_engine(case: Case, job: Any) -> Any:
     )
 
     model, ranks = small_model(job), case.topology.world
-    mesh = init_device_mesh(shims.DEVICE, (ranks,))
+    if shims.DEVICE == "cpu":
+        mesh = init_device_mesh("cpu", (ranks,))
+    else:  # verl's groups gather on a CPU, too
+        mesh = DeviceMesh.from_group(dist.new_group(backend="cpu:gloo,cuda:nccl"), "cuda")
     if case.options.get("fsdp") == 1:
-        module(UTILS).get_device_id = lambda: 0
+        module(UTILS).get_device_id = lambda: 0 if shims.DEVICE == "cpu" else torch.cuda.current_device()
         model = FullyShardedDataParallel(
             model, device_mesh=mesh, use_orig_params=True, device_id=torch.device(shims.DEVICE)
         )
