@@ -55,5 +55,8 @@ def test_random_numbers_are_those_of_a_cpu() -> None:
     torch.manual_seed(3)
     assert torch.equal(draw(4, device="cpu"), due[0])
     assert torch.equal(fill(torch.empty(4), 0.0, 2.0), due[1])
+    weights = torch.tensor([0.1, 0.2, 0.7])
+    due_sample = torch.manual_seed(3) and torch.multinomial(weights, 9, True)
+    assert torch.equal(torch.manual_seed(3) and nccl._sampled(torch.multinomial)(weights, 9, True), due_sample)
     asked = draw(4, device="cpu", requires_grad=True)
     assert (asked.requires_grad, asked.is_leaf) == (True, True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 KEPT = ""
 """The folder for what the ranks leave if they do not all end well; empty if nothing is to be kept."""
 _DUMPS, _LOGS, _STACKS = "dumps", "logs", "stacks"
-_LATER_S = 5.0  # the watchdog's timeout comes after our deadline: a stack is taken before it ends the rank
-_DUMPS_S = 40.0  # for all ranks to write their dumps
+_LATER_S = 7.0  # the watchdog's timeout comes after our deadline: a stack is taken before it ends the rank
+_DUMPS_S = 20.0  # for all ranks to write their dumps
 ENVIRONMENT = {
     **{"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"},
     **{"NCCL_MAX_NCHANNELS": "1", "NCCL_BUFFSIZE": "1048576"},  # less memory
@@ -46,6 +46,7 @@ def start(rank: int, world: int, store: Any, deadline_s: float) -> None:
         return new_group(*given, **{**named, "timeout": timeout})
 
     dist.new_group = dist.distributed_c10d.new_group = timed
+    dist.distributed_c10d.default_pg_nccl_timeout = timeout  # of the groups of a mesh
     torch.cuda.set_device(gpu)
     torch.set_default_tensor_type(torch.cuda.FloatTensor)  # set_default_device would be on every stack
     _draw_on_the_cpu()
@@ -59,6 +60,8 @@ def _draw_on_the_cpu() -> None:
 
     for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like"):
         setattr(torch, name, _drawn(getattr(torch, name)))
+    for name in ("multinomial", "bernoulli"):
+        setattr(torch, name, _sampled(getattr(torch, name)))
     for name in ("normal_", "uniform_", "random_", "bernoulli_"):
         setattr(torch.Tensor, name, _filled(getattr(torch.Tensor, name)))
 
@@ -72,6 +75,15 @@ def _drawn(draw: Any) -> Any:
         return draw(*given, device="cpu", **named).to(device or "cuda").requires_grad_(requires_grad)
 
     return drawn
+
+
+def _sampled(draw: Any) -> Any:
+    """Return a function of torch that samples on the CPU from a tensor, and moves the sample to where that is."""
+
+    def sampled(given: Any, *others: Any, **named: Any) -> Any:
+        return draw(given.cpu(), *others, **named).to(given.device)
+
+    return sampled
 
 
 def _filled(fill: Any) -> Any:
