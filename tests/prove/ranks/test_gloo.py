@@ -15,7 +15,7 @@ import pytest
 
 from support import quota
 from support.jobs import Job, dist, missing, needs_torch, raising, tensor, working
-from unhang.prove.ranks import gloo
+from unhang.prove.ranks import gloo, nccl, shims
 
 NOBODY: Any = SimpleNamespace(pid=None)
 
@@ -46,6 +46,28 @@ def test_64_real_ranks_move_values_exactly() -> None:
     for rank, done in enumerate(world.ranks):
         uneven = [other for other in range(64) for _ in range(1 + (rank + other) % 3)]
         assert done.value == (total, [rank + 1000 * other for other in range(64)], uneven)
+
+
+def moving(steps: int) -> int:
+    """Be at another place from step to step, as a rank that is only slow."""
+    time.sleep(0.05)
+    return moving(steps - 1) + 1 if steps else 0
+
+
+@needs_torch
+def test_a_rank_that_is_slow_on_a_gpu_is_not_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(rank: int, world: int, store: Any, _: float) -> None:
+        dist().init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+    monkeypatch.setattr(shims, "DEVICE", "cuda")
+    monkeypatch.setattr(gloo, "_LOOK_S", 0.5)
+    for name, stand_in in (("start", start), ("ended", lambda value: value), ("used", lambda: 5)):
+        monkeypatch.setattr(nccl, name, stand_in)
+    slow = gloo.run(2, lambda rank: moving(40), deadline_s=1.0)
+    assert [(one.state, one.value, one.gpu_bytes) for one in slow.ranks] == [("done", 40, 5)] * 2
+    assert [one.state for one in gloo.run(2, missing, deadline_s=1.0).ranks] == ["alive", "done"]
+    endless = gloo.run(1, lambda rank: moving(900), deadline_s=1.0)
+    assert (endless.status, endless.seconds < 45) == ("hung", True)
 
 
 @needs_torch
@@ -86,7 +108,7 @@ def test_a_rank_that_meets_late_does_not_extend_the_deadline_of_a_crash() -> Non
     late = threading.Timer(0.3, there[1].send, ["ready"])
     late.start()
     begun = time.monotonic()
-    answers = gloo._answers([NOBODY] * 2, here, 600)
+    answers = gloo._answers([NOBODY] * 2, here, 600, "")
     late.join()
     assert answers.keys() == {0}
     assert time.monotonic() - begun < 300
@@ -97,7 +119,7 @@ def test_ranks_that_do_not_meet_are_not_a_hang(monkeypatch: pytest.MonkeyPatch) 
     here, there = zip(*(multiprocessing.Pipe() for _ in range(2)))
     there[0].send("ready")
     with pytest.raises(TimeoutError, match="only 1 of 2 ranks met"):
-        gloo._answers([NOBODY] * 2, here, 600)
+        gloo._answers([NOBODY] * 2, here, 600, "")
 
 
 @needs_torch

@@ -24,7 +24,7 @@ from .meet import Stuck
 from .rank_numbers import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
@@ -32,6 +32,8 @@ _START_S = 120.0  # for all ranks to meet, even on a busy machine; the deadline 
 _QUIET = 3  # looks in a row at ranks that are not at work
 _READY = "ready"
 _PEERS_S = 10.0  # for the peers of a rank that raised, on GPUs: they do not sleep where they wait
+_LOOK_S = 2.0  # between two looks at the stacks of ranks on GPUs
+_MOVING = 4  # deadlines that ranks on GPUs may take whose stacks change
 _DUMP = signal.SIGUSR2
 _DUMPED = chr(_DUMP)  # a rank writes the signal's number after its stacks
 _TORCH_TIMEOUT = timedelta(minutes=30)  # beyond any deadline of ours
@@ -95,7 +97,8 @@ class World(NamedTuple):
 def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> World:
     """Run ``body(rank)`` in ``world`` processes, each with a default group, until all are done.
 
-    The group is gloo's, or NCCL's where ``shims.DEVICE`` is ``cuda``: then a rank has hung at the deadline.
+    The group is gloo's, or NCCL's where ``shims.DEVICE`` is ``cuda``: there a rank is ``alive`` if from the deadline on
+    no stack changes, or after four deadlines.
 
     The results must be picklable. A rank is ``alive`` if it is not done ``deadline_s`` seconds after all have met, and
     no rank is at work (``processor_time``), or one has used a processor for 24 times as long. More than 8 ranks get
@@ -122,8 +125,11 @@ def run(world: int, body: Callable[[int], Any], *, deadline_s: float = 20.0) -> 
                 theirs.close()  # before the next fork, so that the pipe ends with this rank
                 processes.append(process)
                 pipes.append(ours)
-            answers = _answers(processes, pipes, deadline_s * max(1.0, world / FEW))  # more share the processors
-            answers |= _late({number: one for number, one in enumerate(processes) if number not in answers}, folder)
+            deadline_s *= max(1.0, world / FEW)  # more share the processors
+            answers = _answers(processes, pipes, deadline_s, folder)
+            late = [number for number in range(world) if number not in answers]
+            answers |= _alive(processes, late, folder)
+            nccl.keep({number: _dump(folder, number) for number in late})
             nccl.forget(answer.state for answer in answers.values())
         finally:
             for process in processes:
@@ -210,7 +216,7 @@ def _share_device(dist: Any) -> None:
 
 
 def _answers(
-    processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float
+    processes: Sequence[ForkProcess], pipes: Sequence[Connection[Any, Any]], deadline_s: float, folder: str
 ) -> dict[int, Rank]:
     """Return the ranks that ended before the deadline, which comes early once a rank has raised.
 
@@ -219,12 +225,18 @@ def _answers(
     answers: dict[int, Rank] = {}
     met, failed, quiet = 0, False, 0
     deadline = time.monotonic() + _START_S
+    last = deadline + _START_S
     used: dict[int, float] = {}
+    seen: dict[int, Rank] = {}
     todo = dict(enumerate(pipes))
     while todo:
         ready = wait(list(todo.values()), max(0.0, deadline - time.monotonic()))
         if not ready and shims.DEVICE != "cpu":  # a rank that waits for a GPU keeps a processor at work
-            break
+            before, seen = seen, _alive(processes, todo, folder)
+            if (before == seen or time.monotonic() > last) and not wait(list(todo.values()), 0):
+                break
+            deadline = time.monotonic() + _LOOK_S
+            continue
         if not ready:
             pids = _pids(processes, todo)
             is_endless = any(
@@ -244,6 +256,7 @@ def _answers(
                 met += 1
                 if not failed:  # peers of a rank that raised early may still be starting
                     deadline = time.monotonic() + (deadline_s if met == len(pipes) else _START_S)
+                    last = time.monotonic() + _MOVING * deadline_s
                     quiet, used = 0, {pid: processor_time.used_s(pid) for pid in _pids(processes, todo)}
                 continue
             del todo[number]
@@ -267,21 +280,19 @@ def _dump(folder: str, number: int) -> str:
 
 def _dump_when_asked(path: str) -> None:
     """Have the stacks of all threads written to a file on a signal, even while Python code does not run."""
-    file = open(path, "w")  # noqa: SIM115 - its descriptor stays in use
+    file = open(path, "a")  # noqa: SIM115 - its descriptor stays in use, and each look empties the file
     os.set_blocking(file.fileno(), False)  # as set_wakeup_fd wants it
     signal.signal(_DUMP, lambda *_: None)  # called after faulthandler, so that the number follows the stacks
     signal.set_wakeup_fd(file.fileno())
     faulthandler.register(_DUMP, file=file, all_threads=True, chain=True)
 
 
-def _late(processes: Mapping[int, ForkProcess], folder: str) -> dict[int, Rank]:
-    """Return the ranks that are still alive, with their stacks."""
-    for process in processes.values():
-        assert process.pid is not None
-        os.kill(process.pid, _DUMP)
-    found = {number: _dumped(_dump(folder, number), process) for number, process in processes.items()}
-    nccl.keep({number: _dump(folder, number) for number in found})
-    return found
+def _alive(processes: Sequence[ForkProcess], numbers: Collection[int], folder: str) -> dict[int, Rank]:
+    """Return these ranks, which are still alive, with their stacks."""
+    for number, pid in zip(numbers, _pids(processes, numbers)):
+        os.truncate(_dump(folder, number), 0)
+        os.kill(pid, _DUMP)
+    return {number: _dumped(_dump(folder, number), processes[number]) for number in numbers}
 
 
 def _dumped(path: str, process: ForkProcess) -> Rank:
