@@ -21,6 +21,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import missing
@@ -29,7 +30,7 @@ from .ranks import nccl, shims, sites, tidy
 from .scene import alone, warm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from multiprocessing.connection import Connection
     from types import ModuleType
@@ -90,25 +91,10 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 def _forked(
     proof: ModuleType, files: Mapping[str, str], cases: Sequence[Case], deadline_s: float, label: str, begun: str,
     keep: str,
-) -> dict[str, tuple[str, str, float, int]]:  # fmt: skip
+) -> dict[str, Outcome]:  # fmt: skip
     """Run the cases on one variant in a fork, and return its outcomes by case."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_variant, args=(theirs, proof, files, cases, deadline_s, label, begun, keep, os.getpid())
-    )
-    process.start()
-    theirs.close()
-    outcomes: dict[str, tuple[str, str, float, int]] = {}
-    try:
-        while True:
-            name, outcome = ours.recv()
-            outcomes[name] = outcome
-    except EOFError:
-        process.join()
-    for case in cases:
-        outcomes.setdefault(case.name, Outcome(BROKEN, f"its process ended with exit code {process.exitcode}"))
-    return outcomes
+    sent, code = _sent(_variant, proof, files, cases, deadline_s, label, begun, keep)
+    return dict.fromkeys((case.name for case in cases), _ended(code)) | dict(sent)
 
 
 def _variant(
@@ -120,10 +106,8 @@ def _variant(
     label: str,
     begun: str,
     keep: str,
-    parent: int,
 ) -> None:
     """Import the upstream with the variant's files, and send the outcome of each case as soon as it is known."""
-    tidy.end_with(parent)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     sys.meta_path.insert(0, Variant(files))
@@ -156,22 +140,32 @@ def _outcome(proof: ModuleType, case: Case, deadline_s: float) -> Outcome:
 
 def _apart(proof: ModuleType, case: Case, deadline_s: float) -> Outcome:
     """Run a case in a fork of its own: its right answer may use a GPU, and after that no process can fork ranks."""
+    sent, code = _sent(lambda pipe: pipe.send(_outcome(proof, case, deadline_s)))
+    return Outcome(*sent[0]) if sent else _ended(code)
+
+
+def _sent(run: Callable[..., None], *given: Any) -> tuple[list[Any], int | None]:
+    """Run this in a fork, with a pipe and what is given. Return what it sends, and its exit code."""
     context, parent = multiprocessing.get_context("fork"), os.getpid()
     ours, theirs = context.Pipe(duplex=False)
 
-    def run() -> None:
+    def fork() -> None:
         tidy.end_with(parent)
-        theirs.send(_outcome(proof, case, deadline_s))
+        run(theirs, *given)
 
-    process = context.Process(target=run)
+    process = context.Process(target=fork)
     process.start()
     theirs.close()
-    try:
-        outcome: Outcome = ours.recv()
-    except EOFError:
-        outcome = Outcome(BROKEN, "its process ended without an answer")
+    sent = []
+    with suppress(EOFError):
+        while True:
+            sent.append(ours.recv())
     process.join()
-    return outcome
+    return sent, process.exitcode
+
+
+def _ended(code: int | None) -> Outcome:
+    return Outcome(BROKEN, f"its process ended with exit code {code}")
 
 
 def _tail() -> str:
