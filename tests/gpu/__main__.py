@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from proofs import judging, suite
 from unhang.errors import UnhangError
 from unhang.prove import cases, gpus, host
-from unhang.prove.cases import BROKEN, DIFFERS, Case, Outcome, Topology
+from unhang.prove.cases import BROKEN, DIFFERS, HUNG, Case, Outcome, Topology
 
-MINUTES, AT_ONCE, RANKS = 8.0, 10, 4
+MINUTES, AT_ONCE, RANKS = 8.0, 14, 4
 ALONE = "expert-dp-warmup"
-"""Its scene fills a GPU, so that it runs when all others have ended."""
+"""Its scene fills a GPU, so that it runs before all others, one side after the other."""
 DEADLINE_S = 15.0
 STAND_INS = Path(__file__).with_name("stand_ins")
 _EXPERTS = {"dispatcher": "alltoall", "calls": ("no row", "one row", "an empty expert"), "te": True}
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     until = time.monotonic() + 60 * options.minutes
     found: Found = {}
     every = [part for part in parts() if not options.fix or part.proof.fix in options.fix]
-    for is_alone, at_once in ((False, options.at_once), (True, 1)):
+    for is_alone, at_once in ((True, 1), (False, options.at_once)):
         group = [part for part in every if (part.proof.fix == ALONE) is is_alone]
         found |= run(group, [gpu.uuid for gpu in chosen], until, at_once, options.out)
     versions = next((it.versions for it in found.values() if it.versions), {"torch": "", "python": "", "nccl": ""})
@@ -115,9 +115,9 @@ def parts() -> Iterator[Part]:
 
 
 def run(every: Sequence[Part], names: Sequence[str], until: float, at_once: int, out: Path) -> Found:
-    """Run parts side by side, the longest first, and return what each gave."""
+    """Run parts side by side, those of the most hangs first and both sides of each, and return what each gave."""
     found: Found = {}
-    ordered = sorted(every, key=lambda it: -sum(it.side == host.UNTOUCHED and not case.is_control for case in it.cases))
+    ordered = sorted(every, key=lambda it: -sum(case.untouched == HUNG for case in it.cases))
     with ThreadPoolExecutor(at_once) as pool:
         waiting = {pool.submit(ask, part, names, until, out / "left"): part for part in ordered}
         for done in as_completed(waiting):
@@ -156,7 +156,7 @@ def judged(every: Iterable[Part], found: Found) -> Iterator[Row]:
         sides = [found[part.proof.name, side].by_case for side in (host.UNTOUCHED, host.PATCHED)]
         for case in part.cases:
             both = sides[0][case.name], sides[1][case.name]
-            due = cases.as_it_may(cases.as_on_gpu(case, both[0]), both[0])
+            due = cases.as_it_may(cases.as_on_gpu(case, *both), both[0])
             why = judging.verdict(due, *both)
             release = part.proof.name.removeprefix(part.proof.fix).strip()
             yield Row(part.proof.fix, release, case.name, case.topology.world, *both, why)

@@ -136,10 +136,14 @@ def on_gpu(proof: Any, case: Case) -> Case | None:
     return here and here._replace(at="")
 
 
-def as_on_gpu(case: Case, untouched: Outcome | None) -> Case:
-    """Return a case that expects what untouched source did, if that was a failure where one is due.
+def as_on_gpu(case: Case, untouched: Outcome | None, patched: Outcome) -> Case:
+    """Return a case that expects what each side did, if that was a failure where one is due.
 
     Where gloo ends a rank, NCCL may hang, or go on with wrong numbers.
     """
-    is_due = untouched is not None and not case.is_control and untouched.status in (HUNG, CRASHED, DIFFERS)
-    return case._replace(untouched=untouched.status) if is_due and untouched else case
+    failed = (HUNG, CRASHED, DIFFERS)
+    if untouched and case.untouched in failed and untouched.status in failed:
+        case = case._replace(untouched=untouched.status)
+    if case.patched in failed and patched.status in failed:
+        case = case._replace(patched=patched.status)
+    return case

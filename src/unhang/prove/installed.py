@@ -146,7 +146,7 @@ def _run(job: Job, line: Line, both: Sides, beside: Mapping[str, bytes], chosen:
     lines = [
         answers.judged(
             line._replace(detail=joined(line.detail, _smaller(job, case), caveat(case))),
-            cases.as_on_gpu(case, untouched.get(case.name)) if job.gpus else case,
+            cases.as_on_gpu(case, untouched.get(case.name), patched[case.name]) if job.gpus else case,
             untouched.get(case.name),
             patched[case.name],
         )
