@@ -94,6 +94,8 @@ def scale_what_is_reduced() -> None:
     """Let gloo take NCCL's mean, and its sum of what each rank scales first. Call it once in a process."""
     import torch.distributed as dist
 
+    if shims.DEVICE != "cpu":
+        return
     dist._make_nccl_premul_sum = float
     for name in ("all_reduce", "reduce_scatter_tensor"):
         setattr(dist, name, _scaling(getattr(dist, name)))
