@@ -1,6 +1,8 @@
-"""Writes what a run of `nox -s gpu` saw into docs/maintainers/gpu.md and the pages of the fixes.
+"""Writes what runs of `nox -s gpu` saw into docs/maintainers/gpu.md and the pages of the fixes.
 
 PYTHONPATH=src:tests python -m gpu.pages .gpu/out/table.json
+
+It takes several tables: each side of a setting is that of the first in which it has run.
 """
 
 from __future__ import annotations
@@ -14,26 +16,48 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from gpu import __main__ as session
 from support import pages
-from unhang.prove.cases import CRASHED, DIFFERS, HUNG, PASSED
+from unhang.prove import host
+from unhang.prove.cases import BROKEN, CRASHED, DIFFERS, HUNG, PASSED, Outcome
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "maintainers" / "gpu.md"
 START, END = "<!-- gpu: written by tests/gpu/pages.py -->", "<!-- gpu: end -->"
 SEEN = re.compile(r"On one GPU, NCCL .*\n(?:.+\n)*")
 """The paragraph of a fix's page."""
-_SAYS = {HUNG: "hung", CRASHED: "aborted", DIFFERS: "wrong", PASSED: "right"}
+_SAYS = {HUNG: "hung", CRASHED: "aborted", DIFFERS: "wrong", PASSED: "right", BROKEN: "not run"}
+_SIDES = (host.UNTOUCHED, host.PATCHED)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the table that the argument names into the pages."""
-    table = json.loads(Path(arguments[0]).read_bytes())
+    """Write the tables that the arguments name into the pages."""
+    table = joined([json.loads(Path(path).read_bytes()) for path in arguments])
     pages.fill(PAGE, START, END, "\n".join(lines(table)))
     for fix, rows in groupby(table["rows"], key=lambda row: str(row["fix"])):
         if text := sentence(table["versions"], list(rows)):
             path = CHECKOUT / "patches" / fix / "page.md"
             path.write_text(with_sentence(path.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 0
+
+
+def joined(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return one table of several, judged anew. Raises ValueError if they are of different versions."""
+    versions = tables[0]["versions"]
+    if any(table["versions"] != versions for table in tables):
+        raise ValueError("the tables are of different versions")
+    ran: dict[tuple[str, ...], Outcome] = {}
+    for row in (row for table in reversed(tables) for row in table["rows"]):
+        name = f"{row['fix']} {row['release']}".strip()
+        ran |= {(name, row["setting"], it): Outcome(**row[it]) for it in _SIDES if row[it]["status"] != BROKEN}
+    every = [*session.parts()]
+    found: session.Found = {
+        (name := part.proof.name, side := part.side): session.Outcomes(
+            {case.name: ran.get((name, case.name, side), Outcome(BROKEN, "")) for case in part.cases}, versions
+        )
+        for part in every
+    }
+    return {"versions": versions, "rows": [session.plain(row) for row in sorted(session.judged(every, found))]}
 
 
 def lines(table: Mapping[str, Any]) -> Iterator[str]:
@@ -45,9 +69,13 @@ def lines(table: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for (fix, release), group in groupby(table["rows"], key=lambda row: (row["fix"], row["release"])):
         rows = list(group)
-        sides = [", ".join(_counted(rows, side)) for side in ("untouched", "patched")]
-        seconds = sum(row[side]["seconds"] for row in rows for side in ("untouched", "patched"))
+        sides = [", ".join(_counted(rows, side)) for side in _SIDES]
+        seconds = sum(row[side]["seconds"] for row in rows for side in _SIDES)
         yield f"| {fix} | {release} | {len(rows)} | {sides[0]} | {sides[1]} | {seconds:.0f} |"
+    if wrong := [row for row in table["rows"] if row["wrong"]]:
+        yield from ("", "Not as they should be:", "")
+        for (fix, release, ends), group in groupby(wrong, key=lambda row: (row["fix"], row["release"], _ends(row))):
+            yield f"- {fix}, {release}: {ends}: {', '.join(row['setting'] for row in group)}"
 
 
 def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -57,7 +85,10 @@ def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
         return ""
     nccl, torch = versions["nccl"], versions["torch"].partition("+")[0]
     untouched = " and ".join(_counted(struck, "untouched"))
-    return f"On one GPU, NCCL {nccl}, torch {torch} (`nox -s gpu`):\nuntouched {untouched}; rewritten all right.\n"
+    patched = " and ".join(_counted(rows, "patched")) + ", as they must"
+    if all(row["patched"]["status"] == PASSED for row in rows):
+        patched = "all right"
+    return f"On one GPU, NCCL {nccl}, torch {torch} (`nox -s gpu`):\nuntouched {untouched}; rewritten {patched}.\n"
 
 
 def with_sentence(page: str, text: str) -> str:
@@ -68,6 +99,10 @@ def with_sentence(page: str, text: str) -> str:
     end = page.find("\n## ", start)
     end = len(page) if end == -1 else end
     return f"{page[:end].rstrip()}\n\n{text}{page[end:]}"
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{side} {_SAYS[row[side]['status']]}" for side in _SIDES)
 
 
 def _counted(rows: Iterable[Mapping[str, Any]], side: str) -> list[str]:

@@ -144,10 +144,42 @@ def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
         "On one GPU, NCCL 2.28.9, torch 2.11.0 (`nox -s gpu`):\nuntouched 2 hung and 1 wrong; rewritten all right.\n"
     )
     assert pages.sentence(VERSIONS, rows((HUNG, HUNG, "it hangs"))) == ""
+    left_out = pages.sentence(VERSIONS, rows((DIFFERS, PASSED, ""), (DIFFERS, HUNG, "")))
+    assert left_out.endswith("untouched 2 wrong; rewritten 1 hung and 1 right, as they must.\n")
+    seen = rows((HUNG, BROKEN, "late"), (DIFFERS, PASSED, ""), (HUNG, BROKEN, "late"), (PASSED, HUNG, "it hangs"))
+    assert list(pages.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-3:] == [
+        "",
+        "- moe-aux-tracker-hang, core 0.16.1: untouched hung, patched not run: 0, 2",
+        "- moe-aux-tracker-hang, core 0.16.1: untouched right, patched hung: 3",
+    ]
     page = "# x\n\n## Evidence\nIt is so.\n\n## Links\n- a\n"
     once = pages.with_sentence(page, text)
     assert once == f"# x\n\n## Evidence\nIt is so.\n\n{text}\n## Links\n- a\n"
     assert pages.with_sentence(once, text.replace("2.28.9", "2.30.1")) == once.replace("2.28.9", "2.30.1")
+
+
+def test_of_several_tables_each_side_is_the_first_that_has_run() -> None:
+    part = next(it for it in EVERY if it.proof.fix == "moe-aux-tracker-hang" and it.side == host.UNTOUCHED)
+    release, settings = part.proof.name.partition(" ")[2], {case.name: case.untouched for case in part.cases}
+
+    def table(side: str, ended: str = "") -> Mapping[str, Any]:
+        ends = {host.UNTOUCHED: Outcome(BROKEN, "late"), host.PATCHED: Outcome(BROKEN, "late")}
+        every = [{**ends, side: Outcome(ended or due, "")} for due in settings.values()]
+        found = [
+            Row(part.proof.fix, release, name, 3, it[host.UNTOUCHED], it[host.PATCHED], "late")
+            for name, it in zip(settings, every)
+        ]
+        return {"versions": VERSIONS, "rows": [session.plain(row) for row in found]}
+
+    tables = table(host.UNTOUCHED), table(host.PATCHED, PASSED), table(host.UNTOUCHED, PASSED)
+    whole = pages.joined(tables)["rows"]
+    found = [row for row in whole if row["fix"] == part.proof.fix]
+    assert {row["setting"]: (row["untouched"]["status"], row["patched"]["status"], row["wrong"]) for row in found} == {
+        name: (untouched, PASSED, "") for name, untouched in settings.items()
+    }
+    assert all(row["wrong"] for row in whole if row not in found), "what has run in none"
+    with pytest.raises(ValueError, match="different versions"):
+        pages.joined([tables[0], {**tables[1], "versions": {}}])
 
 
 def test_no_page_says_more_than_the_table() -> None:
