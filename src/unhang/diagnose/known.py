@@ -194,7 +194,7 @@ class _Shown:
         """Whether ranks are in its functions, and the others not where it leaves nobody."""
         self.before = tuple(dict.fromkeys(self._before())) if self.is_it else ()
         """What explains the job's hang before it, each in a sentence."""
-        shown = [(it, hang.waits) for number in self._inside for it in _frames(self._ranks[number])]
+        shown = [(it, hang.waits) for number in self._inside for it in self._frames_inside(number)]
         named = [(message.frames, error.frames) for _, message, error in self._errors]
         self.is_sure = any(paths.is_sure(*one) for one in named or shown)
         """Whether the function is told from those of the same name in other classes."""
@@ -223,6 +223,11 @@ class _Shown:
                 stack = where.waiting_stack(rank)
                 if paths.waits(stack.frames, waits, is_call=bool(self._facts.calls[number])):
                     yield number, bare[0] if bare else None
+
+    def _frames_inside(self, number: int) -> list[tuple[Frame, ...]]:
+        """Return the paths by which a rank came into the functions, whatever it waits in first."""
+        issued = self._inside[number]
+        return [issued.frames] if issued and issued.frames else _frames(self._ranks[number])
 
     def _find_errors(self) -> Iterator[tuple[int, Message, Error]]:
         """Yield the lines that the hang names, but for those of a rank that went on after them."""
@@ -307,7 +312,7 @@ class _Shown:
             yield "these ranks reached the function by different calls"
         yield from (f"{called([number])} {why}" for number in self._rest if (why := self._held_up(number)))
         for number in () if hang.differ or hang.types else self._inside:
-            for frame in (_called_back(it, hang.waits) for it in _frames(ranks[number])):
+            for frame in (_called_back(it, hang.waits) for it in self._frames_inside(number)):
                 if frame:
                     at = f"{frame.function} ({frame.file}:{frame.line})"
                     yield f"{called([number])} was led there by a user's code: {at}"
