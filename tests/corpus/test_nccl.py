@@ -22,6 +22,11 @@ _IS_NOT_SHOWN = {
     ("mtp-cp-deadlock-cp2", "logs"): "the first collective of a group has no watchdog",
     ("fsdp2-buffer-order-other-size-2", "stacks"): "its ranks wait in the caller of the function, which has returned",
     ("fsdp2-buffer-order-other-size-2", "json"): "as by its stacks",
+    ("fsdp-reduce-order-other-size-2", "stacks"): "as in fsdp2-buffer-order",
+    ("allgather-empty-expert-refuses", "stacks"): "the rank that waits has left the function, for a barrier of ours",
+    ("allgather-empty-expert-returns", "stacks"): "as with the fused permute that refuses",
+    ("empty-expert-hang-alltoall-cuts", "stacks"): "its ranks have left the function, for a barrier of ours",
+    ("empty-expert-hang-fp8-aligned-cuts", "stacks"): "as without fp8",
 }
 _IS_NOT_LISTED = "init-of-a-group"
 """A group without a communicator is in no file: of its two members, the one that waits in its first collective is
@@ -72,6 +77,7 @@ def test_the_culprits_of_a_job_are_named_with_their_cause_and_no_fix(name: str, 
 
 
 def test_the_pages_say_seen_on_nccl_of_what_is_recorded() -> None:
-    """The job without memory is that of the warm-up."""
-    says = {fix for fix in catalog.fixes() if "Seen on NCCL 2.28 (" in catalog.page(fix)}
-    assert says == {truth.fix for truth in TRUTHS.values() if truth.fix} | {"expert-dp-warmup"}
+    """The job without memory is that of the warm-up. A page of `nox -s gpu` is compared with its table in tests/gpu."""
+    recorded = {truth.fix for truth in TRUTHS.values() if truth.fix} | {"expert-dp-warmup"}
+    assert {fix for fix in catalog.fixes() if "Seen on NCCL 2.28 (" in catalog.page(fix)} <= recorded
+    assert recorded <= {fix for fix in catalog.fixes() if "Seen on NCCL 2.28" in catalog.page(fix)}
