@@ -24,7 +24,7 @@ from unhang.prove.cases import BROKEN, CRASHED, DIFFERS, HUNG, PASSED, Outcome
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "maintainers" / "gpu.md"
 START, END = "<!-- gpu: written by tests/gpu/pages.py -->", "<!-- gpu: end -->"
-SEEN = re.compile(r"On one GPU, NCCL .*\n(?:.+\n)*")
+SEEN = re.compile(r"Seen on NCCL [\d.]+, .*\n(?:.+\n)*")
 """The paragraph of a fix's page."""
 _SAYS = {HUNG: "hung", CRASHED: "aborted", DIFFERS: "wrong", PASSED: "right", BROKEN: "not run"}
 _SIDES = (host.UNTOUCHED, host.PATCHED)
@@ -88,7 +88,7 @@ def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     patched = " and ".join(_counted(rows, "patched")) + ", as they must"
     if all(row["patched"]["status"] == PASSED for row in rows):
         patched = "all right"
-    return f"On one GPU, NCCL {nccl}, torch {torch} (`nox -s gpu`):\nuntouched {untouched}; rewritten {patched}.\n"
+    return f"Seen on NCCL {nccl}, torch {torch}, one GPU (`nox -s gpu`):\nuntouched {untouched}; rewritten {patched}.\n"
 
 
 def with_sentence(page: str, text: str) -> str:

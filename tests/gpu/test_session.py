@@ -141,7 +141,8 @@ def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
     )
     text = pages.sentence(VERSIONS, seen)
     assert text == (
-        "On one GPU, NCCL 2.28.9, torch 2.11.0 (`nox -s gpu`):\nuntouched 2 hung and 1 wrong; rewritten all right.\n"
+        "Seen on NCCL 2.28.9, torch 2.11.0, one GPU (`nox -s gpu`):\n"
+        "untouched 2 hung and 1 wrong; rewritten all right.\n"
     )
     assert pages.sentence(VERSIONS, rows((HUNG, HUNG, "it hangs"))) == ""
     left_out = pages.sentence(VERSIONS, rows((DIFFERS, PASSED, ""), (DIFFERS, HUNG, "")))
