@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpu import table
 from proofs import judging, suite
 from unhang.errors import UnhangError
 from unhang.prove import cases, gpus, host
@@ -163,10 +164,11 @@ def judged(every: Iterable[Part], found: Found) -> Iterator[Row]:
 
 
 def write(out: Path, rows: Iterable[Row], versions: dict[str, str]) -> None:
-    """Write the rows as JSON, and print those that are wrong."""
+    """Write the rows as JSON, and print them as a table, with what is wrong."""
     out.mkdir(parents=True, exist_ok=True)
-    table: dict[str, Any] = {"versions": versions, "rows": [plain(row) for row in sorted(rows)]}
-    (out / "table.json").write_text(json.dumps(table, indent=1) + "\n")
+    found: dict[str, Any] = {"versions": versions, "rows": [plain(row) for row in sorted(rows)]}
+    (out / "table.json").write_text(json.dumps(found, indent=1) + "\n")
+    print("", *table.lines(found), "", sep="\n")
     for row in rows:
         if row.wrong:
             print(f"WRONG {row.fix} {row.release} {row.setting}: {row.wrong}", flush=True)

@@ -10,32 +10,29 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from gpu import __main__ as session
+from gpu import table
 from support import pages
-from unhang.prove import host
-from unhang.prove.cases import BROKEN, CRASHED, DIFFERS, HUNG, PASSED, Outcome
+from unhang.prove.cases import BROKEN, PASSED, Outcome
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "maintainers" / "gpu.md"
 START, END = "<!-- gpu: written by tests/gpu/pages.py -->", "<!-- gpu: end -->"
 SEEN = re.compile(r"Seen on NCCL [\d.]+, .*\n(?:.+\n)*")
 """The paragraph of a fix's page."""
-_SAYS = {HUNG: "hung", CRASHED: "aborted", DIFFERS: "wrong", PASSED: "right", BROKEN: "not run"}
-_SIDES = (host.UNTOUCHED, host.PATCHED)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the tables that the arguments name into the pages."""
-    table = joined([json.loads(Path(path).read_bytes()) for path in arguments])
-    pages.fill(PAGE, START, END, "\n".join(lines(table)))
-    for fix, rows in groupby(table["rows"], key=lambda row: str(row["fix"])):
-        if text := sentence(table["versions"], list(rows)):
+    whole = joined([json.loads(Path(path).read_bytes()) for path in arguments])
+    pages.fill(PAGE, START, END, "\n".join(table.lines(whole)))
+    for fix, rows in groupby(whole["rows"], key=lambda row: str(row["fix"])):
+        if text := sentence(whole["versions"], list(rows)):
             path = CHECKOUT / "patches" / fix / "page.md"
             path.write_text(with_sentence(path.read_text(encoding="utf-8"), text), encoding="utf-8")
     return 0
@@ -44,12 +41,12 @@ def main(arguments: Sequence[str]) -> int:
 def joined(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return one table of several, judged anew. Raises ValueError if they are of different versions."""
     versions = tables[0]["versions"]
-    if any(table["versions"] != versions for table in tables):
+    if any(one["versions"] != versions for one in tables):
         raise ValueError("the tables are of different versions")
     ran: dict[tuple[str, ...], Outcome] = {}
-    for row in (row for table in reversed(tables) for row in table["rows"]):
+    for row in (row for one in reversed(tables) for row in one["rows"]):
         name = f"{row['fix']} {row['release']}".strip()
-        ran |= {(name, row["setting"], it): Outcome(**row[it]) for it in _SIDES if row[it]["status"] != BROKEN}
+        ran |= {(name, row["setting"], it): Outcome(**row[it]) for it in table.SIDES if row[it]["status"] != BROKEN}
     every = [*session.parts()]
     found: session.Found = {
         (name := part.proof.name, side := part.side): session.Outcomes(
@@ -60,32 +57,14 @@ def joined(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {"versions": versions, "rows": [session.plain(row) for row in sorted(session.judged(every, found))]}
 
 
-def lines(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the table, for the page."""
-    versions = table["versions"]
-    yield f"One {versions['gpu']}, torch {versions['torch']}, NCCL {versions['nccl']}, Python {versions['python']}:"
-    yield ""
-    yield "| fix | release | settings | untouched | patched | seconds |"
-    yield "|---|---|---|---|---|---|"
-    for (fix, release), group in groupby(table["rows"], key=lambda row: (row["fix"], row["release"])):
-        rows = list(group)
-        sides = [", ".join(_counted(rows, side)) for side in _SIDES]
-        seconds = sum(row[side]["seconds"] for row in rows for side in _SIDES)
-        yield f"| {fix} | {release} | {len(rows)} | {sides[0]} | {sides[1]} | {seconds:.0f} |"
-    if wrong := [row for row in table["rows"] if row["wrong"]]:
-        yield from ("", "Not as they should be:", "")
-        for (fix, release, ends), group in groupby(wrong, key=lambda row: (row["fix"], row["release"], _ends(row))):
-            yield f"- {fix}, {release}: {ends}: {', '.join(row['setting'] for row in group)}"
-
-
 def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what a fix's page says of its rows; empty if one is not as it should be, or none shows the defect."""
     struck = [row for row in rows if row["untouched"]["status"] != PASSED]
     if not struck or any(row["wrong"] for row in rows):
         return ""
     nccl, torch = versions["nccl"], versions["torch"].partition("+")[0]
-    untouched = " and ".join(_counted(struck, "untouched"))
-    patched = " and ".join(_counted(rows, "patched")) + ", as they must"
+    untouched = " and ".join(table.counted(struck, "untouched"))
+    patched = " and ".join(table.counted(rows, "patched")) + ", as they must"
     if all(row["patched"]["status"] == PASSED for row in rows):
         patched = "all right"
     return f"Seen on NCCL {nccl}, torch {torch}, one GPU (`nox -s gpu`):\nuntouched {untouched}; rewritten {patched}.\n"
@@ -99,19 +78,6 @@ def with_sentence(page: str, text: str) -> str:
     end = page.find("\n## ", start)
     end = len(page) if end == -1 else end
     return f"{page[:end].rstrip()}\n\n{text}{page[end:]}"
-
-
-def _ends(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{side} {_SAYS[row[side]['status']]}" for side in _SIDES)
-
-
-def _counted(rows: Iterable[Mapping[str, Any]], side: str) -> list[str]:
-    counts = Counter(row[side]["status"] for row in rows)
-    return [
-        f"{counts[status]} {_SAYS.get(status, status)}"
-        for status in (*_SAYS, *sorted({*counts} - {*_SAYS}))
-        if counts[status]
-    ]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu import __main__ as session
-from gpu import pages
+from gpu import pages, table
 from gpu.__main__ import RANKS, Outcomes, Part, Row
 from proofs import suite
 from support import fixes
@@ -79,10 +79,15 @@ def test_it_runs_side_by_side_after_the_one_that_fills_a_gpu(
     others = [row for row in begun if row[0] != session.ALONE]
     assert max(end for _, _, end in alone) <= min(start for _, start, _ in others)
     assert any(one[1] < other[1] < one[2] for one in others for other in others)
-    table = json.loads((tmp_path / "table.json").read_bytes())
-    assert table["versions"] == {**VERSIONS, "gpu": GPU.name}
+    found = json.loads((tmp_path / "table.json").read_bytes())
+    assert found["versions"] == {**VERSIONS, "gpu": GPU.name}
     settings = sum(len(part.cases) for part in EVERY if part.side == host.UNTOUCHED)
-    assert (len(table["rows"]), f"{settings} settings, 0 wrong" in capsys.readouterr().out) == (settings, True)
+    printed = capsys.readouterr().out
+    assert (len(found["rows"]), f"{settings} settings, 0 wrong" in printed) == (settings, True)
+    assert (
+        "| mtp-cp-deadlock | verl 0.7.1 with megatron-core 0.16.1 | 3 | 1 hung, 1 aborted, 1 right | 3 right |"
+        in printed
+    )
     assert session.main(["--out", str(tmp_path), "--fix", "no-such-fix"]) == 1, "nothing that ran is no success"
 
 
@@ -136,7 +141,7 @@ def rows(*ends: tuple[str, str, str]) -> list[Mapping[str, Any]]:
 
 def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
     seen = rows((HUNG, PASSED, ""), (DIFFERS, PASSED, ""), (HUNG, PASSED, ""), (PASSED, PASSED, ""))
-    assert list(pages.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-1] == (
+    assert list(table.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-1] == (
         "| moe-aux-tracker-hang | core 0.16.1 | 4 | 2 hung, 1 wrong, 1 right | 4 right | 128 |"
     )
     text = pages.sentence(VERSIONS, seen)
@@ -148,7 +153,7 @@ def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
     left_out = pages.sentence(VERSIONS, rows((DIFFERS, PASSED, ""), (DIFFERS, HUNG, "")))
     assert left_out.endswith("untouched 2 wrong; rewritten 1 hung and 1 right, as they must.\n")
     seen = rows((HUNG, BROKEN, "late"), (DIFFERS, PASSED, ""), (HUNG, BROKEN, "late"), (PASSED, HUNG, "it hangs"))
-    assert list(pages.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-3:] == [
+    assert list(table.lines({"versions": {**VERSIONS, "gpu": GPU.name}, "rows": seen}))[-3:] == [
         "",
         "- moe-aux-tracker-hang, core 0.16.1: untouched hung, patched not run: 0, 2",
         "- moe-aux-tracker-hang, core 0.16.1: untouched right, patched hung: 3",
@@ -163,7 +168,7 @@ def test_of_several_tables_each_side_is_the_first_that_has_run() -> None:
     part = next(it for it in EVERY if it.proof.fix == "moe-aux-tracker-hang" and it.side == host.UNTOUCHED)
     release, settings = part.proof.name.partition(" ")[2], {case.name: case.untouched for case in part.cases}
 
-    def table(side: str, ended: str = "") -> Mapping[str, Any]:
+    def of(side: str, ended: str = "") -> Mapping[str, Any]:
         ends = {host.UNTOUCHED: Outcome(BROKEN, "late"), host.PATCHED: Outcome(BROKEN, "late")}
         every = [{**ends, side: Outcome(ended or due, "")} for due in settings.values()]
         found = [
@@ -172,7 +177,7 @@ def test_of_several_tables_each_side_is_the_first_that_has_run() -> None:
         ]
         return {"versions": VERSIONS, "rows": [session.plain(row) for row in found]}
 
-    tables = table(host.UNTOUCHED), table(host.PATCHED, PASSED), table(host.UNTOUCHED, PASSED)
+    tables = of(host.UNTOUCHED), of(host.PATCHED, PASSED), of(host.UNTOUCHED, PASSED)
     whole = pages.joined(tables)["rows"]
     found = [row for row in whole if row["fix"] == part.proof.fix]
     assert {row["setting"]: (row["untouched"]["status"], row["patched"]["status"], row["wrong"]) for row in found} == {
