@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = gpus.free(os.environ)
     except UnhangError as error:
-        print(f"{error.message}; {error.hint}", file=sys.stderr)
+        print(f"{error.message}; {(error.hint or '').removesuffix(f', or {gpus.WITHOUT_GPU}')}", file=sys.stderr)
         return 2
     for name in stand_ins():
         print(f"{name} is not here: {STAND_INS / name}.py takes its place")

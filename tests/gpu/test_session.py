@@ -17,7 +17,6 @@ from gpu.__main__ import RANKS, Outcomes, Part, Row
 from proofs import suite
 from support import fixes
 from support.jobs import needs_torch
-from unhang.errors import UnhangError
 from unhang.prove import gpus, host
 from unhang.prove.cases import BROKEN, CRASHED, DIFFERS, HUNG, PASSED, Case, Outcome, Topology
 from unhang.prove.gpus import Gpu
@@ -55,7 +54,7 @@ def test_every_fix_with_ranks_has_a_part_for_each_side() -> None:
 
 
 def test_without_a_gpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(gpus, "free", lambda _: (_ for _ in ()).throw(UnhangError("no-gpu", "none here", hint="go")))
+    monkeypatch.setattr(gpus, "free", lambda _: (_ for _ in ()).throw(gpus._none("none here", "go")))
     assert session.main([]) == 2
     assert capsys.readouterr().err == "none here; go\n"
 
