@@ -20,6 +20,8 @@ from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Frame, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature, Standing
+from unhang.diagnose.phrases import ABOUT, OWN
+from unhang.diagnose.statements import weighed
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
 from unhang.job.strikes import CANNOT
@@ -29,6 +31,8 @@ from unhang.plugins import packs
 ANSWERS = ("known", "also", "possible", "not-here")  # the best first
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
+_ENDS = ("process-died", "cuda-error", "loader-died", "network")
+"""Causes that lines tell, and that make the others wait wherever they are."""
 SHIMS = "unhang/prove/"  # what stands for torch, or for the rest of a framework, where we record hangs
 
 
@@ -301,6 +305,8 @@ class _Shown:
             for own in [one.text for one in lines if one.text not in named][:1]:
                 yield f"{called([number])} failed by itself: {own}"
         yield from (f"{called([number])}: its process is {one.process}" for number, one in ranks.items() if one.process)
+        ends = (one for one in weighed(self._job.statements) if one.weight in (OWN, ABOUT) and one.cause in _ENDS)
+        yield from [one.words for one in ends if not self._errors][:1]  # after an error of the fix, it is no surprise
         if self._who.rule in (DEVICE, TOGETHER):
             is_told = bool(hang.differ in ("size", "order") or hang.types)
             yield from (
