@@ -45,6 +45,7 @@ class Answer(NamedTuple):
     places: tuple[where.Place, ...] = ()  # where the ranks are that wait or failed there
     before: tuple[str, ...] = ()  # what explains the hang before it
     question: str = ""  # what decides, where the answer is `possible`
+    lacks: bool = False  # whether others must be elsewhere for it, and no other rank is known
 
 
 class Diagnosis(NamedTuple):
@@ -89,7 +90,8 @@ def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> 
     elif stands and not needed and all(one.verdict in (NEEDED, *SETTLED) for one in stands):
         return Answer("not-here", signature.fix, hang.summary)
     question = signature.asks if word == "possible" else ""
-    return Answer(word, signature.fix, hang.summary, where.merged(shown.places()), shown.before, question)
+    places = where.merged(shown.places())
+    return Answer(word, signature.fix, hang.summary, places, shown.before, question, shown.lacks)
 
 
 Source = Callable[[Frame, Place], bool | None]  # tells whether a frame is in a function; None if that is not known
@@ -200,8 +202,11 @@ class _Shown:
         """What explains the job's hang before it, each in a sentence."""
         shown = [(it, hang.waits) for number in self._inside for it in self._frames_inside(number)]
         named = [(message.frames, error.frames) for _, message, error in self._errors]
-        self.is_sure = any(paths.is_sure(*one) for one in named or shown)
-        """Whether the function is told from those of the same name in other classes."""
+        self.lacks = not (self._rest or self._facts.unseen or self._errors or hang.differ or hang.types)
+        """Whether others must be elsewhere for it, and no other rank is known."""
+        is_shown = not (self.lacks and self._are_together())
+        self.is_sure = is_shown and any(paths.is_sure(*one) for one in named or shown)
+        """Whether the function is told from those of the same name in other classes, and that somebody lacks there."""
 
     def order(self) -> tuple[bool, bool, bool]:
         """Return a smaller value for one that is more certain."""
@@ -260,12 +265,12 @@ class _Shown:
             sent = {it.dtypes[0] for it in sources if it and it.kind == "broadcast" and it.dtypes}
             return not types <= {*hang.types} or not sent <= {hang.types[0]} or self._agree("dtype")
         if hang.differ in ("size", "order"):
-            if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in meetings):
+            if hang.first and any((one.sequence or 0) > 1 and "size" in one.differ for one in self._recorded()):
                 return True
             return (hang.differ == "order" and not self._is_reordered()) or self._agree("size")
         if hang.differ == "empty":
             return any(_has_elements(ranks[number], one) for one in meetings for number in self._rest)
-        if hang.few and len(self._inside) > len({*self._rest, *self._facts.unseen}):
+        if hang.few and len(self._inside) > max(1, len({*self._rest, *self._facts.unseen})):
             return True
         if any(one.agrees for one in meetings) or len(self._inside) == self._job.size:
             return True  # all have come
@@ -277,6 +282,15 @@ class _Shown:
         return hang.peers is not None and any(
             not any(self._paths.has(it, hang.peers) for it in _frames(rank)) for rank in waiting
         )
+
+    def _are_together(self) -> bool:
+        """Return whether several ranks are inside, all at one place."""
+        own = {tuple(issuers(frames)[:1]) for it in self._inside for frames in self._frames_inside(it)}
+        return len(self._inside) > 1 and len(own) == 1
+
+    def _recorded(self) -> list[Meeting]:
+        """Return the meetings of which it is known what all ranks issued before."""
+        return [one for one in self._meetings if all(self._ranks[number].recorded for number in one.operations)]
 
     def _agree(self, wanted: str) -> bool:
         """Return whether ranks agree where they must differ; where some have not come, they need not."""

@@ -246,7 +246,7 @@ def _paragraph(answer: Answer, report: Report) -> Iterable[str]:
     if unseen:
         yield f"    nothing came from {job.called(unseen)}: this is so if these do not wait there too"
     elif job.size is None:
-        yield "    this is so if these are all ranks"
+        yield f"    this is so if {'other ranks are elsewhere' if answer.lacks else 'these are all ranks'}"
     yield f"  more about it: {explain(answer.fix)}"
     for place in stands:
         why = f" ({place.detail})" if place.detail else ""
