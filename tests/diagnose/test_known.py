@@ -9,9 +9,10 @@ import pytest
 from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import known
-from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack
+from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack, Statement
 from unhang.diagnose.fixes import Place, Signature
 from unhang.diagnose.known import Sources
+from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
 NAMES = [f"{fix}: {hung.name}" for fix, hung in EACH]
@@ -85,6 +86,46 @@ def test_a_user_s_code_that_the_function_calls_waits_for_itself(between: tuple[s
 def test_the_own_error_of_a_process_of_unknown_rank_comes_first(text: str, at: tuple[str, ...], wanted: str) -> None:
     (found,) = needed.answers(MTP._replace(strangers=tuple(failing(text, *at))))
     assert (found.fix, found.answer, bool(found.before)) == ("mtp-cp-deadlock", wanted, wanted == "also")
+
+
+@pytest.mark.parametrize(
+    ("cause", "weight", "wanted"),
+    [
+        ("process-died", ABOUT, "also"),
+        ("cuda-error", OWN, "also"),
+        ("process-died", FOLLOWS, "known"),
+        ("never-arrived", ABOUT, "known"),
+    ],
+)
+def test_a_process_or_a_device_that_is_gone_comes_first(cause: str, weight: str, wanted: str) -> None:
+    says = Statement(cause, "Slurm says of rank 1: Killed", "log:3", (1,), weight=weight)
+    (found,) = needed.answers(MTP._replace(statements=(says,)))
+    assert (found.answer, found.before) == (wanted, (says.words,) if wanted == "also" else ())
+
+
+def test_after_an_error_of_the_fix_it_is_no_surprise_that_a_process_is_gone() -> None:
+    at = f"{DISPATCHER}::MoEAllGatherTokenDispatcher.combine_postprocess"
+    lines = failing("RuntimeError: shape '[16, 1, 32]' is invalid for input of size 0", at)
+    gone = Statement("process-died", "torchrun says that rank 0 ended with code 1", "log:9", (0,), weight=ABOUT)
+    failed = job([rank(lines=lines, recorded=False)])._replace(statements=(gone,))
+    assert told(failed)["allgather-empty-expert"] == "known"
+
+
+@pytest.mark.parametrize(
+    ("places", "wanted", "lacks"),
+    [
+        (["_forward_micro_batch"], "known", True),
+        (["_forward_micro_batch"] * 2, "possible", True),  # perhaps all, and a GPU or the network stands still
+        (["_forward_micro_batch", "_optimizer_step"], "known", True),
+        (["_forward_micro_batch", "_forward_micro_batch", None], "known", False),
+    ],
+)
+def test_several_ranks_at_one_place_may_be_all(places: list[str | None], wanted: str, lacks: bool) -> None:
+    actor = "verl/workers/actor/dp_actor.py::DataParallelPPOActor"
+    outer = (f"{actor}.compute_log_prob", "job/worker.py::run")
+    ranks = [rank(at=(C10D, LOGGER, f"{actor}.{it}", *outer) if it else hung_jobs.IDLE) for it in places]
+    found = needed.answers(job(ranks)._replace(size=None))
+    assert [(one.answer, one.lacks) for one in found if one.fix == "fsdp-dynamic-bsz"] == [(wanted, lacks)]
 
 
 @pytest.mark.parametrize(

@@ -423,6 +423,36 @@ def test_an_error_that_was_caught_and_logged_is_none_where_the_process_goes_on(t
     assert [one.text for rank in read(text).values() for one in rank.messages] == kept
 
 
+RAISED, STEPS = f"{TRACEBACK}ValueError: x\n", " iteration  3/ 9 | lm loss: 1.0\n iteration  4/ 9 | lm loss: 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "survived"),
+    [
+        (f"{RAISED}{STEPS}", True),
+        (f"{RAISED}some line\nstep 7 loss 1.0\n{STEPS}", True),
+        (f"Exception ignored in: <function Pool.__del__ at 0x7f>\n{RAISED}", True),
+        (RAISED, False),
+        (f"{STEPS}{RAISED}", False),
+        (f"{RAISED}epoch 3 is cut off\nat step 3 of it\n", False),  # once
+        (RAISED + "wandb: waiting\n" * 200 + STEPS, False),
+        ("".join(f"[rank0]: {line}\n" for line in f"{RAISED}{STEPS}".splitlines()), False),
+    ],
+)
+def test_a_training_that_goes_on_has_survived_its_error(text: str, survived: bool) -> None:
+    (message,) = [message for one in read(text).values() for message in one.messages]
+    assert (message.text, message.survived) == ("ValueError: x", survived)
+
+
+def test_what_ranks_said_before_torchrun_began_them_anew_is_not_of_this_job() -> None:
+    again = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+    before = f"[rank1]: {GLOG}\n{RAISED}[rank1]:[{GLOG}] [Rank 1] {CAUGHT}\n"
+    after = f"{again}\n[rank0]:[{GLOG}] [Rank 0] {CAUGHT}\n"
+    assert [*read(before)] == [1, NOBODY]
+    found = read(f"{before}{after}")
+    assert ([*found], len(found[0].waiting), found[0].messages) == ([0], 1, ())
+
+
 def test_what_a_process_says_at_its_end_is_told() -> None:
     ended = read("[rank1]: [INFO:swift] End time of running main: 2026-11-25 10:03:00.5\n[rank0]: [INFO:swift] x\n")
     assert {number: one.ended for number, one in ended.items()} == {0: False, 1: True}

@@ -122,6 +122,10 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
         [waits(lines=[line("Fatal Python error: Aborted")])] * 2 + [waits(), LATE], "host", [3],
     ),
     "it went on": ([rank(at=(CALL, STEP), lines=[NO]), *[waits()] * 2, LATE], "host", [3]),
+    "it survived an error, and failed later": (
+        [waits(lines=[NO._replace(survived=True), UNCAUGHT[0]._replace(uncaught=True)]), waits(), LATE], "failed", [0],
+    ),
+    "it survived its error": ([waits(lines=[NO._replace(survived=True)]), LATE, *[waits()] * 2], "host", [1]),
     "it ended with its error, and its dump still waits": ([waits(lines=UNCAUGHT), *[waits()] * 2, DONE], "failed", [0]),
     "the launcher says that it ended": (
         [waits(lines=[NO, line("exitcode  : 1")]), *[waits()] * 2, DONE], "failed", [0],

@@ -6,6 +6,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
+from support.hung_jobs import HungJob, failing, job, rank
 
 FIX = "merger-buffer-copies"
 CASES = sources.cases(FIX, {"verl": ["0.4.1", "0.9.0"]})
@@ -24,6 +25,14 @@ REFUSED = sources.edits(
         (_CAT, f"{_CAT}; {_CAT}", "found 2 times"),
     ],
 )
+
+_AT = "verl/model_merger/fsdp_model_merger.py::FSDPModelMerger._load_and_merge_state_dicts"
+_ERROR = "RuntimeError: zero-dimensional tensor (at position 0) cannot be concatenated"
+HANGS = [
+    HungJob("the merge stops", job([rank(lines=failing(_ERROR, _AT, "verl/model_merger/__main__.py::<module>"))])),
+    HungJob("elsewhere", job([rank(lines=failing(_ERROR, "job/merge.py::join"))]), ""),
+    HungJob("another error", job([rank(lines=failing("RuntimeError: Sizes of tensors must match", _AT))]), ""),
+]
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from mutants.by_hand import EVERY, Mutants, Sub
 from mutants.rules import CP, DP, TP
 from proofs.others import Other, Proofs, Release, without
 from support import hung_jobs, played, sources
-from support.hung_jobs import IDLE, WORLD, HungJob, issued, job, rank
+from support.hung_jobs import IDLE, WORLD, HungJob, failing, issued, job, rank
 from unhang.diagnose.evidence import Count, Job, Rank
 from unhang.judge.rows import Source
 
@@ -101,6 +101,7 @@ _AT = (
     "verl/utils/megatron_utils.py::get_megatron_mtp_loss",
     "verl/workers/engine/megatron/transformer_impl.py::MegatronEngine.forward_backward_batch",
 )
+_DIVIDES = "ZeroDivisionError: float division by zero"
 _REDUCED = issued(_DP_CP, 8, "all_reduce", 64, done=True)
 _WAITS = rank(issued(_DP_CP, 9, "all_reduce", 1, at=_AT))
 _ELSEWHERE = rank(_REDUCED, issued(WORLD, 4, "all_reduce", 1, at=("job/train.py::step",)))
@@ -131,5 +132,7 @@ HANGS = [
     HungJob("the others are done, and gloo lists no members", job([_ALONE, *[_DONE] * 3])._replace(size=None), ""),
     HungJob("one is late, the other group past", _two_groups(rank(at=_PREPARES, recorded=False)), "also"),
     HungJob("nothing of one, the other group past", _two_groups(None)),
+    HungJob("no micro-batch", job([rank(lines=failing(_DIVIDES, *_AT[2:])), _IDLE])),
+    HungJob("a metric divides", job([rank(lines=failing(_DIVIDES, "verl/utils/metric.py::mean", *_AT[2:]))]), ""),
     HungJob("a device is behind beside it", job([_WAITS._replace(counts=_BEHIND), *_AHEAD]), "also"),
 ]

@@ -6,6 +6,7 @@ from fuzz.subject import Fuzz
 from mutants.by_hand import ByHand, Mutants, Sub
 from proofs.others import Other, Proofs, Release, without
 from support import sources
+from support.hung_jobs import WORLD, HungJob, failing, issued, job, rank
 
 FIX = "mtp-packed-roll"
 CASES = sources.cases(FIX, {"megatron-core": ["0.16.1", "0.17.1", "0.19.2"]})
@@ -18,6 +19,16 @@ REFUSED = sources.edits(
         (_TAKEN, f"{_TAKEN}; {_TAKEN}", "found 2 times"),
     ],
 )
+
+_AT = "megatron/core/transformer/multi_token_prediction.py::_roll_tensor_packed_seq"
+_ERROR = "IndexError: list index out of range"
+_FAILS, _SENDS = rank(lines=failing(_ERROR, _AT)), rank(issued(WORLD, 1, "send", 1, at=[_AT]))
+HANGS = [
+    HungJob("both ranks fail", job([_FAILS, _FAILS])),
+    HungJob("its peer waits in the exchange", job([_FAILS, _SENDS])),
+    HungJob("elsewhere", job([rank(lines=failing(_ERROR, "job/data.py::__getitem__"))]), ""),
+    HungJob("another error", job([rank(lines=failing("IndexError: too many indices for tensor", _AT))]), ""),
+]
 
 # -- for the sessions -------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Message(NamedTuple):
     frames: tuple[Frame, ...] = ()  # where it was raised, innermost first, if a traceback stands before it
     at: float | None = None  # in seconds since the year began, as far as lines say it: half of the formats have no year
     uncaught: bool = False  # whether torch's hook wrote it, for what nobody caught: its rank does not go on
+    survived: bool = False  # whether lines after it, or the one above it, show that its process went on
 
 
 class Move(NamedTuple):

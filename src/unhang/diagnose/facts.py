@@ -62,8 +62,11 @@ def of(job: Job) -> Facts:
     went_on = {
         number
         for number, lines in failures.items()
-        if not any(one.uncaught for one in lines)
-        and (calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines)))
+        if all(one.survived for one in lines)
+        or (
+            not any(one.uncaught for one in lines)
+            and (calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines)))
+        )
     }
     return Facts(
         job,
@@ -75,7 +78,11 @@ def of(job: Job) -> Facts:
         missing,
         roots,
         tuple(root for root in roots if len(root) > 1 and root <= waits),
-        {number: lines for number, lines in failures.items() if number not in went_on},
+        {
+            number: tuple(one for one in lines if not one.survived)
+            for number, lines in failures.items()
+            if number not in went_on
+        },
         {number: failures[number] for number in sorted(went_on)},
         _strangers(job),
         calls,

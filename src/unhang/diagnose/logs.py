@@ -27,7 +27,7 @@ _WORDS = (
     b"= Rank ", b"= rank ", b"=Rank", b"=rank", b"==> ", b"most recent call", b" File ", b"KeyboardInterrupt",
     b"ut of memory", b"ut Of Memory", b"UT_OF_MEMORY", b" fault", b"Caught signal", b"End time of running main",
     b"terminate called", b"#0 ", b" stopped at ", b"  via ", b"Attaching to ", b"Stack dump for ",
-    *phrases.WORDS, *ras.WORDS,
+    b"restart worker group", *phrases.WORDS, *ras.WORDS,
 )  # fmt: skip
 _ENDS = "End time of running main"  # what a process of ms-swift says once all has gone well
 _HEAD = re.compile(rb"\n([^\r\n]{0,200}?\[rank\d{1,7}\]:)")
@@ -60,6 +60,9 @@ _LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
 """A logger's line of a process that goes on; torch's own are none, for they come from other threads."""
 _CAUGHT = re.compile(r".{0,120}\b(?:DEBUG|WARN|WARNING)\b")
 """One above a traceback that a logger prints; INFO stands above that of a process which dies, too."""
+_STEP = re.compile(r".{0,200}?\b(?:iteration|iter|(?:global_)?step|epoch)s?\b\W{0,12}(\d{1,12})\b", re.IGNORECASE)
+"""How far a training is. After two of them, it has survived what went wrong before."""
+_RESTART, _IGNORED = "attempts left; will restart worker group", "Exception ignored in"
 _CHAIN = re.compile(r"$| |During handling of the above|The above exception was|Traceback \(")
 _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
@@ -89,7 +92,9 @@ class _Said:
         self.messages: dict[str, Message] = {}
         self.caught: list[tuple[str, str, tuple[Frame, ...], float | None]] = []
         """Errors below a warning: its own, unless it soon says that it goes on."""
-        self.is_warned = self.is_uncaught = self.ended = False
+        self.is_warned = self.is_uncaught = self.is_ignored = self.ended = False
+        self._unsure: list[str] = []  # errors that it may have survived, by what `messages` calls them
+        self._steps: set[str] = set()  # since then
         self.at: float | None = None
         """When its last traceback began, if that or the line above it says so: an older line's time tells nothing."""
 
@@ -114,8 +119,22 @@ class _Said:
         if frames and self.waited is None and _WAITED.search(text):
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
-            one = Message(text[:_TEXT], source, frames, at, uncaught)
-            self.messages.setdefault(_NUMBER.sub("#", one.text), one)
+            one = Message(text[:_TEXT], source, frames, at, uncaught, survived=bool(frames) and self.is_ignored)
+            self.messages.setdefault(name := _NUMBER.sub("#", one.text), one)
+            if frames and not uncaught:
+                self._unsure.append(name)
+                self._steps.clear()
+
+    def step(self, text: str) -> bool:
+        """Take a line after an error; return whether it shows, with those before, that the training goes on."""
+        if found := _STEP.match(text):
+            self._steps.add(found[1])
+        if len(self._steps) < 2:
+            return False
+        for name in self._unsure:
+            self.messages[name] = self.messages[name]._replace(survived=True)
+        self._unsure.clear()
+        return True
 
     def wait(self, operation: Operation) -> None:
         """Take an operation that timed out: the same one is often told twice, and not always with its group."""
@@ -169,6 +188,7 @@ class _Log:
         self.exits: dict[int, Message] = {}
         self.open: set[Speaker] = set()  # who may be in the middle of a stack
         self.caught: dict[Speaker, int] = {}  # of whom is to be known whether they go on, and within how many lines
+        self.after: dict[Speaker, int] = {}  # likewise, after an error that is below no warning
         self._before = (_NOBODY, "")
         self._above = ""
         self._before_at: float | None = None
@@ -197,7 +217,8 @@ class _Log:
     @property
     def is_open(self) -> bool:
         """Whether the next line may belong to the last ones."""
-        return bool(self.open or self.caught or self._cut or self.statements.open or self.ras.is_open)
+        is_left = self.open or self.caught or self.after or self._cut
+        return bool(is_left or self.statements.open or self.ras.is_open)
 
     def before(self, line: str, above: str) -> None:
         """Take the line before: loggers write the time there; and the last one that says something, such as a rank."""
@@ -229,6 +250,12 @@ class _Log:
         at = log_prefixes.time_in(line)
         for speaker, said in log_prefixes.each(line):
             text = said.rstrip()
+            if _RESTART in text:  # what was said before is of ranks that are no more
+                self.said.clear()
+                self.exits.clear()
+                self.caught.clear()
+                self.after.clear()
+                self.statements = statements.Reader()
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
             self.ras.line(text, source)
@@ -244,6 +271,10 @@ class _Log:
                 del self.caught[one]
             else:
                 self.caught[one] = left - 1
+
+        if left := self.after.pop(speaker, 0):
+            if not self.said[speaker].step(text) and left > 1:
+                self.after[speaker] = left - 1
 
     def _line(self, speaker: Speaker, text: str, at: float | None, source: str) -> None:
         if found := _SECTION.match(text):
@@ -262,6 +293,7 @@ class _Log:
         if text.startswith("Traceback ("):
             said.is_uncaught = speaker.rank is not None
             said.is_warned = who == speaker and bool(_CAUGHT.match(above) or (said.caught and not above))
+            said.is_ignored = who == speaker and above.startswith(_IGNORED)
             is_above = who in (speaker, Speaker(speaker.launcher, speaker.task, None))
             is_chained = who == speaker and _CHAIN.match(above)
             said.at = at or (self._before_at if is_above else None) or (said.at if is_chained else None)
@@ -301,6 +333,8 @@ class _Log:
             said.error(text, source, at)
             if said.caught:
                 self.caught[speaker] = _SOON
+            elif ends and not said.is_uncaught:
+                self.after[speaker] = _SOON
         elif ends:
             said.stacks.raised()
 
