@@ -3,8 +3,8 @@
 PYTHONPATH=tests python -m corpus.nccl FOLDER [LEFT]
 
 packs the recordings below FOLDER (``fixes/<fix>/<case>``, ``jobs/<name>``, ``warmup``), without lines of source. Who is
-to blame for a job, and which causes are right, is in its ``truth.json``. LEFT is what hung without its fix in a run of
-``nox -s gpu`` (``.gpu/out/left``); FOLDER goes before it.
+to blame for a job, and which causes are right, is in its ``truth.json``. LEFT is what hung or failed without its fix in
+a run of ``nox -s gpu`` (``.gpu/out/left``); FOLDER goes before it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def _recordings(folder: Path) -> Iterator[tuple[Path, Truth]]:
 
 
 def _left(folder: Path) -> Iterator[tuple[Path, Truth]]:
-    """Yield what hung ranks left without a fix that has a signature."""
+    """Yield what ranks left that hung or failed without a fix that has a signature."""
     for place in sorted(folder.glob("*/*/untouched/*")):
         fix = place.parents[1].name
-        if fix in needed.NEEDED and any(place.glob("stacks/*")):
+        if fix in needed.NEEDED:
             yield place, Truth(fix=fix)
 
 

@@ -9,6 +9,7 @@ import pytest
 from support import fixes, hung_jobs, needed
 from support.hung_jobs import C10D, HungJob, failing, issued, job, rank, without, without_frames
 from unhang.diagnose import known
+from unhang.diagnose.causes import Cause
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack, Statement
 from unhang.diagnose.fixes import Place, Signature
 from unhang.diagnose.known import Sources
@@ -101,6 +102,17 @@ def test_a_process_or_a_device_that_is_gone_comes_first(cause: str, weight: str,
     says = Statement(cause, "Slurm says of rank 1: Killed", "log:3", (1,), weight=weight)
     (found,) = needed.answers(MTP._replace(statements=(says,)))
     assert (found.answer, found.before) == (wanted, (says.words,) if wanted == "also" else ())
+
+
+def test_where_a_fix_is_known_nobody_looks_for_a_fault_of_the_network() -> None:
+    found = known.diagnose(MTP)._replace(causes=(Cause("network", "all wait", "look"), Cause("mismatch", "a", "b")))
+    for answer, left in (
+        ("known", ["mismatch"]),
+        ("also", ["network", "mismatch"]),
+        ("possible", ["network", "mismatch"]),
+    ):
+        answers = [one._replace(answer=answer) for one in needed.answers(MTP)]
+        assert [one.code for one in known.explained(found, answers).causes] == left
 
 
 def test_after_an_error_of_the_fix_it_is_no_surprise_that_a_process_is_gone() -> None:

@@ -161,4 +161,5 @@ def _report(found: Diagnosis, wanted: Request, options: argparse.Namespace) -> R
         console.error(hinted(described(error), options))
         return Report(found, answers, None, {}, wanted)
     source = known.Sources(one.root for one in search.installations)
-    return Report(found, known.answers(found, signatures, source, stands), search.environment, stands, wanted)
+    answers = known.answers(found, signatures, source, stands)
+    return Report(known.explained(found, answers), answers, search.environment, stands, wanted)

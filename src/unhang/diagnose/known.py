@@ -82,6 +82,13 @@ def answers(
     return tuple(one for one in told if told[0].answer != "known" or one.answer == "known")
 
 
+def explained(found: Diagnosis, told: Sequence[Answer]) -> Diagnosis:
+    """Return a diagnosis without the guess at a GPU or the network, where a known defect explains the hang."""
+    if not any(one.answer == "known" for one in told):
+        return found
+    return found._replace(causes=tuple(one for one in found.causes if one.code != "network"))
+
+
 def _answer(shown: _Shown, signature: Signature, stands: Sequence[Standing]) -> Answer:
     hang, word = shown.hang, "possible"
     needed = [one for one in stands if one.verdict == NEEDED and (not hang.shapes or one.shape in hang.shapes)]
