@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +24,7 @@ from unhang.prove.cases import BROKEN, PASSED, Outcome
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = CHECKOUT / "docs" / "maintainers" / "gpu.md"
 START, END = "<!-- gpu: written by tests/gpu/pages.py -->", "<!-- gpu: end -->"
-SEEN = re.compile(r"Seen on NCCL [\d.]+, .*\n(?:.+\n)*")
+SEEN = re.compile(r"Seen on NCCL [\d.]+ \(`nox .*\n(?:.+\n)*")
 """The paragraph of a fix's page."""
 
 
@@ -62,12 +63,13 @@ def sentence(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     struck = [row for row in rows if row["untouched"]["status"] != PASSED]
     if not struck or any(row["wrong"] for row in rows):
         return ""
-    nccl, torch = versions["nccl"], versions["torch"].partition("+")[0]
-    untouched = " and ".join(table.counted(struck, "untouched"))
+    untouched = ", ".join(table.counted(struck, "untouched"))
     patched = " and ".join(table.counted(rows, "patched")) + ", as they must"
     if all(row["patched"]["status"] == PASSED for row in rows):
         patched = "all right"
-    return f"Seen on NCCL {nccl}, torch {torch}, one GPU (`nox -s gpu`):\nuntouched {untouched}; rewritten {patched}.\n"
+    return (
+        textwrap.fill(f"Seen on NCCL {versions['nccl']} (`nox -s gpu`): {untouched}; rewritten {patched}.", 80) + "\n"
+    )
 
 
 def with_sentence(page: str, text: str) -> str:

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from unhang.prove import cases
-from unhang.prove.cases import CRASHED, DIFFERS, HUNG, Topology, alike, reduced
+from unhang.prove.cases import CRASHED, DIFFERS, HUNG, Case, Topology, alike, reduced
 
 LARGE, FEW = Topology(tp=4, pp=8, vpp=2, dp=16, ep=4), Topology(dp=8)
 SMALL = Topology(tp=2, pp=3, vpp=2, dp=2, ep=2)
@@ -113,3 +113,9 @@ def test_the_case_of_a_job_that_no_size_rules_out(topology: Topology, few: Topol
     assert (case.topology, case.untouched) == (few, DIFFERS)
     assert case.options["may_pass"] is may_pass
     assert not cases.ruled_out(proof, topology)
+
+
+def test_a_case_that_is_slow_where_many_share_a_gpu_has_no_place_there() -> None:
+    case = Case("any", Topology(dp=2), HUNG, "somewhere")
+    assert cases.on_gpu(None, case) == case._replace(at="")
+    assert cases.on_gpu(None, case._replace(options={"on_gpu": False})) is None

@@ -130,9 +130,10 @@ def _ruled_out(proof: Any) -> tuple[str, str]:
 def on_gpu(proof: Any, case: Case) -> Case | None:
     """Return a case as it is on GPUs; None where it has no place there.
 
-    A rank waits at the next line that needs the GPU's answer, which may be far behind the collective.
+    A rank waits at the next line that needs the GPU's answer, which may be far behind the collective. With the option
+    ``on_gpu`` off, a case is too slow where many ranks share a GPU.
     """
-    here: Case | None = getattr(proof, "on_gpu", lambda it: it)(case)
+    here: Case | None = getattr(proof, "on_gpu", lambda it: it)(case) if case.options.get("on_gpu", True) else None
     return here and here._replace(at="")
 
 

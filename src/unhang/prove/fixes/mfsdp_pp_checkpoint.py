@@ -36,19 +36,20 @@ _LAYERS, _AT, _MISSING, _CUT = 4, "layers 1 2 3 4 are", "Missing key in checkpoi
 _ONE, _TWO = Topology(dp=2), Topology(pp=2)
 _FIRST, _EXPERTS, _GATED = "num_layers_in_first_pipeline_stage", "num_moe_experts", "gated_linear_unit"
 _OLD, _MOMENTS, _IN = {"is_old": True}, ("exp_avg", "exp_avg_sq"), "coder.layers."  # of decoder, or encoder
+_SLOW = {"on_gpu": False}  # where a stage has two ranks, these gather some hundred objects
 CASES = (
     Case("pp2", _TWO, DIFFERS, _AT, core=True),
     Case("pp1-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1}, core=True),
     Case("pp2-to-pp1", _TWO, CRASHED, _MISSING, {"loaded": 1}),
     Case("pp4-to-pp2", Topology(pp=4), CRASHED, _MISSING, {"loaded": 2}),
-    Case("pp2-dp2-ep2", Topology(pp=2, dp=2, ep=2), DIFFERS, _AT, {_EXPERTS: 2, _GATED: True}, core=True),
-    Case("pp1", _ONE, PASSED, options={_GATED: True}, core=True),
-    Case("pp1-old", _ONE, PASSED, options=_OLD, core=True),
+    Case("pp2-dp2-ep2", Topology(pp=2, dp=2, ep=2), DIFFERS, _AT, {_EXPERTS: 2, _GATED: True, **_SLOW}, core=True),
+    Case("pp1", _ONE, PASSED, options={_GATED: True, **_SLOW}, core=True),
+    Case("pp1-old", _ONE, PASSED, options={**_OLD, **_SLOW}, core=True),
     Case("pp1-old-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1, **_OLD}, core=True),
     Case("pp2-old", _TWO, DIFFERS, _AT, _OLD, core=True, patched=CRASHED),
     Case("pp2-old-partial", _TWO, DIFFERS, _AT, {"is_partial": True, **_OLD}, core=True, patched=DIFFERS),
 )
-_LONG = {"saved": 1}, {_GATED: True}  # others have these beside other options
+_LONG = {"saved": 1}, {_GATED: True, **_SLOW}  # others have these beside other options
 GRID = [
     *(it for it in CASES if it.patched == PASSED and it.topology in (_TWO, _ONE) and it.options not in _LONG),
     Case("gated, weights alone", _TWO, DIFFERS, options={_GATED: True, "is_bare": True}),
@@ -71,11 +72,6 @@ def settings(case: Case) -> dict[str, Any]:
         "strict_fsdp_dtensor_load": "is_partial" not in case.options,
         old: "is_old" in case.options and case.options.get("saved", stages) > 1,
     }
-
-
-def on_gpu(case: Case) -> Case | None:
-    """Return a case whose stages have one rank each: others gather some hundred objects, minutes on a shared GPU."""
-    return case if case.topology.dp == 1 else None
 
 
 def prepare() -> None:

@@ -101,8 +101,15 @@ def fsdp_engine(case: Case, job: Any) -> Any:
 
 
 def parts(model: Any) -> list[Any]:
-    """Return a copy of what this rank has of each weight."""
-    return [getattr(it, "_local_tensor", it).detach().clone() for it in model.parameters()]
+    """Return a copy of what this rank has of each weight, on the CPU: an offload may have taken it there."""
+    return [getattr(it, "_local_tensor", it).detach().clone().to("cpu") for it in model.parameters()]
+
+
+def wait() -> None:
+    """Wait for the GPU, if there is one."""
+    import torch
+
+    torch.cuda.synchronize()
 
 
 def grow(model: Any) -> None:
