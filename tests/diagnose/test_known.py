@@ -13,7 +13,8 @@ from unhang.diagnose.causes import Cause
 from unhang.diagnose.evidence import Frame, Group, Job, Rank, Stack, Statement
 from unhang.diagnose.fixes import Place, Signature
 from unhang.diagnose.known import Sources
-from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN
+from unhang.diagnose.phrases import ABOUT, FOLLOWS, OWN, WAITS
+from unhang.diagnose.statements import before_waiting
 
 EACH = [(fix, hung) for fix, jobs in fixes.of_each("HANGS").items() for hung in jobs]
 NAMES = [f"{fix}: {hung.name}" for fix, hung in EACH]
@@ -121,6 +122,50 @@ def test_after_an_error_of_the_fix_it_is_no_surprise_that_a_process_is_gone() ->
     gone = Statement("process-died", "torchrun says that rank 0 ended with code 1", "log:9", (0,), weight=ABOUT)
     failed = job([rank(lines=lines, recorded=False)])._replace(statements=(gone,))
     assert told(failed)["allgather-empty-expert"] == "known"
+
+
+@pytest.mark.parametrize(("place", "wanted"), [("socket.py::readinto", "also"), ("job/reward.py::fetch", "known")])
+def test_a_rank_that_waits_on_its_host_holds_up_the_others(place: str, wanted: str) -> None:
+    actor = "verl/workers/actor/dp_actor.py::DataParallelPPOActor"
+    waits = rank(at=(f"{actor}.compute_log_prob", "job/worker.py::run"))
+    found = needed.answers(job([waits, rank(at=(place, "job/reward.py::score"))]))
+    assert [(one.answer, bool(one.before)) for one in found] == [(wanted, wanted == "also")]
+
+
+def test_what_follows_from_ranks_that_gave_up_or_is_older_by_days_explains_nothing() -> None:
+    gave_up = Statement("never-arrived", "rank 0 waits", "a:9", waits=(0,), by=0, at=9e6, weight=WAITS)
+    gone = Statement("process-died", "rank 1 is gone", "b:3", (1,), at=9e6 - 600, weight=ABOUT)
+    cases = {
+        "before": gone,
+        "after": gone._replace(at=9e6 + 1),
+        "long ago": gone._replace(at=1e6),
+        "no time": gone._replace(at=None),
+        "above, no time": gone._replace(at=None, source="a:8"),
+        "below, no time": gone._replace(at=None, source="a:10"),
+    }
+    found = {name: bool(before_waiting([gave_up, one])) for name, one in cases.items()}
+    assert [name for name, is_before in found.items() if is_before] == ["before", "no time", "above, no time"]
+
+
+@pytest.mark.parametrize("elements", [(9, 9, 9), (8, 9, 9)])
+def test_ranks_of_one_size_do_not_show_a_defect_of_sizes(elements: tuple[int, ...]) -> None:
+    moe = "megatron/core/transformer/moe/moe_utils.py"
+    at = (C10D, LOGGER, f"{moe}::reduce_aux_losses_tracker_across_ranks", f"{moe}::track_moe_metrics")
+    group = Group("7", "PIPELINE_MODEL_PARALLEL_GROUP", ())
+    ranks = [rank(issued(group, 1, "all_reduce", it, at=at), recorded=False) for it in elements]
+    wanted = "possible" if len({*elements}) == 1 else "known"
+    assert told(job(ranks)._replace(size=None))["moe-aux-tracker-hang"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [("{f}", "known"), ("{f}.<listcomp>", "known"), ("FSDPModelMerger._merge_by_placement", None)],
+)
+def test_an_error_is_that_of_the_function_itself(function: str, wanted: str | None) -> None:
+    file, f = "verl/model_merger/fsdp_model_merger.py", "FSDPModelMerger._load_and_merge_state_dicts"
+    at = dict.fromkeys((f"{file}::{function.format(f=f)}", f"{file}::{f}"))
+    lines = failing("RuntimeError: zero-dimensional tensor (at position 0) cannot be concatenated", *at)
+    assert told(job([rank(lines=lines, recorded=False)])).get("merger-buffer-copies") == wanted
 
 
 @pytest.mark.parametrize(

@@ -434,7 +434,9 @@ RAISED, STEPS = f"{TRACEBACK}ValueError: x\n", " iteration  3/ 9 | lm loss: 1.0\
         (f"Exception ignored in: <function Pool.__del__ at 0x7f>\n{RAISED}", True),
         (RAISED, False),
         (f"{STEPS}{RAISED}", False),
-        (f"{RAISED}epoch 3 is cut off\nat step 3 of it\n", False),  # once
+        (f"{RAISED}train/epoch 0.35\ntrain/global_step 300\n", False),  # as wandb says at the end
+        (f"{RAISED}saving at iteration 12\nthe newest is iteration 10\n", False),
+        (f"{RAISED}{STEPS}{RAISED}", False),  # the second time it is fatal
         (RAISED + "wandb: waiting\n" * 200 + STEPS, False),
         ("".join(f"[rank0]: {line}\n" for line in f"{RAISED}{STEPS}".splitlines()), False),
     ],
@@ -445,12 +447,19 @@ def test_a_training_that_goes_on_has_survived_its_error(text: str, survived: boo
 
 
 def test_what_ranks_said_before_torchrun_began_them_anew_is_not_of_this_job() -> None:
-    again = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+    again = "W1129 21:20:00 100 api.py:900] [default] Worker group FAILED. 2/3 attempts left; will restart worker group"
     before = f"[rank1]: {GLOG}\n{RAISED}[rank1]:[{GLOG}] [Rank 1] {CAUGHT}\n"
     after = f"{again}\n[rank0]:[{GLOG}] [Rank 0] {CAUGHT}\n"
     assert [*read(before)] == [1, NOBODY]
     found = read(f"{before}{after}")
     assert ([*found], len(found[0].waiting), found[0].messages) == ([0], 1, ())
+    assert [*read(f"{again}\n{before}{again}\n")] == [1, NOBODY], "another node's launcher tells the same"
+    assert [*read(f"{before}see '{again}' in the manual\n")] == [1, NOBODY]
+    xid = "NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus."
+    stated = [
+        one for rank in logs.read(io.BytesIO(f"{xid}\n{before}{again}\n".encode()), "log") for one in rank.statements
+    ]
+    assert {one.cause for one in stated} == {"cuda-error"}
 
 
 def test_what_a_process_says_at_its_end_is_told() -> None:

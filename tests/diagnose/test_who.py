@@ -125,6 +125,7 @@ JOBS: dict[str, tuple[Sequence[Rank | None], str, list[int]]] = {
     "it survived an error, and failed later": (
         [waits(lines=[NO._replace(survived=True), UNCAUGHT[0]._replace(uncaught=True)]), waits(), LATE], "failed", [0],
     ),
+    "it survived an error, and waits nowhere": ([waits(), rank(lines=[NO._replace(survived=True)])], "failed", [1]),
     "it survived its error": ([waits(lines=[NO._replace(survived=True)]), LATE, *[waits()] * 2], "host", [1]),
     "it ended with its error, and its dump still waits": ([waits(lines=UNCAUGHT), *[waits()] * 2, DONE], "failed", [0]),
     "the launcher says that it ended": (

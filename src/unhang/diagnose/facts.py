@@ -62,7 +62,7 @@ def of(job: Job) -> Facts:
     went_on = {
         number
         for number, lines in failures.items()
-        if all(one.survived for one in lines)
+        if (all(one.survived for one in lines) and where.is_waiting(calls, job.ranks[number]))
         or (
             not any(one.uncaught for one in lines)
             and (calls.get(number) or (number in together and not where.has_ended(job.ranks[number], lines)))
@@ -79,7 +79,7 @@ def of(job: Job) -> Facts:
         roots,
         tuple(root for root in roots if len(root) > 1 and root <= waits),
         {
-            number: tuple(one for one in lines if not one.survived)
+            number: tuple(one for one in lines if not one.survived) or lines
             for number, lines in failures.items()
             if number not in went_on
         },

@@ -20,8 +20,7 @@ from unhang.diagnose.collectives import Meeting
 from unhang.diagnose.evidence import Count, Frame, Job, Message, Operation, Rank
 from unhang.diagnose.facts import Facts
 from unhang.diagnose.fixes import Chain, Error, Hang, Place, Signature, Standing
-from unhang.diagnose.phrases import ABOUT, OWN
-from unhang.diagnose.statements import weighed
+from unhang.diagnose.statements import before_waiting
 from unhang.diagnose.where import is_of_framework, is_of_user
 from unhang.diagnose.who import DEVICE, TOGETHER, Who
 from unhang.job.strikes import CANNOT
@@ -31,7 +30,7 @@ from unhang.plugins import packs
 ANSWERS = ("known", "also", "possible", "not-here")  # the best first
 _LOGGER = "torch/distributed/c10d_logger.py"
 """What stands around each of torch's collectives; in between may be a decorator's frame."""
-_ENDS = ("process-died", "cuda-error", "loader-died", "network")
+_ENDS = ("process-died", "cuda-error", "loader-died", "rendezvous", "network")
 """Causes that lines tell, and that make the others wait wherever they are."""
 SHIMS = "unhang/prove/"  # what stands for torch, or for the rest of a framework, where we record hangs
 
@@ -211,7 +210,7 @@ class _Shown:
         named = [(message.frames, error.frames) for _, message, error in self._errors]
         self.lacks = not (self._rest or self._facts.unseen or self._errors or hang.differ or hang.types)
         """Whether others must be elsewhere for it, and no other rank is known."""
-        is_shown = not (self.lacks and self._are_together())
+        is_shown = not (self.lacks and self._are_together()) and not (hang.differ == "size" and self._is_of_one_size())
         self.is_sure = is_shown and any(paths.is_sure(*one) for one in named or shown)
         """Whether the function is told from those of the same name in other classes, and that somebody lacks there."""
 
@@ -290,6 +289,12 @@ class _Shown:
             not any(self._paths.has(it, hang.peers) for it in _frames(rank)) for rank in waiting
         )
 
+    def _is_of_one_size(self) -> bool:
+        """Return whether all that are inside are known to have issued the same size."""
+        issued = [one.operations for one in self._meetings if self._inside.keys() <= one.operations.keys()]
+        sizes = [{one.elements for one in operations.values()} for operations in issued if len(operations) > 1]
+        return any(len(several) == 1 and several != {None} for several in sizes)
+
     def _are_together(self) -> bool:
         """Return whether several ranks are inside, all at one place."""
         own = {tuple(issuers(frames)[:1]) for it in self._inside for frames in self._frames_inside(it)}
@@ -326,7 +331,7 @@ class _Shown:
             for own in [one.text for one in lines if one.text not in named][:1]:
                 yield f"{called([number])} failed by itself: {own}"
         yield from (f"{called([number])}: its process is {one.process}" for number, one in ranks.items() if one.process)
-        ends = (one for one in weighed(self._job.statements) if one.weight in (OWN, ABOUT) and one.cause in _ENDS)
+        ends = (one for one in before_waiting(self._job.statements) if one.cause in _ENDS)
         yield from [one.words for one in ends if not self._errors][:1]  # after an error of the fix, it is no surprise
         if self._who.rule in (DEVICE, TOGETHER):
             is_told = bool(hang.differ in ("size", "order") or hang.types)
@@ -360,7 +365,7 @@ class _Shown:
             found = (_called_back(it, is_called=not is_here) for it in _frames(rank))
             frame = next((one for one in found if one), None)
             return f"waits in a user's code: {frame.function} ({frame.file}:{frame.line})" if frame else ""
-        if number in self._who.why and rank.stacks:
+        if rank.stacks and (number in self._who.why or (is_one_sided and where.waits_on_host(rank))):
             return f"is held up {where.in_stack(rank).doing}"
         is_absent = any(number in one.absent for one in self._meetings)
         return "waits in nothing: it may be late" if is_absent and not rank.stacks and not is_one_sided else ""
@@ -392,8 +397,10 @@ def _is_named(message: Message, error: Error, paths: _Paths) -> bool:
         return True
     if not paths.has(message.frames, error.frames):
         return False
-    own = [frame.file for frame in message.frames if not where.is_torch(frame)]
-    return error.called or own[0] == message.frames[paths.steps(message.frames, error.frames)[0][0]].file
+    own, at = [it for it in message.frames if not where.is_torch(it)], paths.steps(message.frames, error.frames)[0][0]
+    while own[0].function.rpartition(".")[2].startswith("<"):  # a comprehension of the function
+        own = own[1:]
+    return error.called or own[0] == message.frames[at]
 
 
 def _frames(rank: Rank) -> list[tuple[Frame, ...]]:

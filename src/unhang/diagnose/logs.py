@@ -60,9 +60,10 @@ _LOGGED = re.compile(r"(?!\[?[EWIF]\d).{0,120}\b(?:DEBUG|INFO|WARN|WARNING)\b")
 """A logger's line of a process that goes on; torch's own are none, for they come from other threads."""
 _CAUGHT = re.compile(r".{0,120}\b(?:DEBUG|WARN|WARNING)\b")
 """One above a traceback that a logger prints; INFO stands above that of a process which dies, too."""
-_STEP = re.compile(r".{0,200}?\b(?:iteration|iter|(?:global_)?step|epoch)s?\b\W{0,12}(\d{1,12})\b", re.IGNORECASE)
+_STEP = re.compile(r".{0,200}?\b(iteration|iter|(?:global_)?step|epoch)s?\b\W{0,12}(\d{1,12})\b", re.IGNORECASE)
 """How far a training is. After two of them, it has survived what went wrong before."""
-_RESTART, _IGNORED = "attempts left; will restart worker group", "Exception ignored in"
+_RESTART = re.compile(r"(?:.*\])? ?\[\S+\] Worker group FAILED\. (\d+/\d+) attempts left; will restart worker group$")
+_IGNORED = "Exception ignored in"
 _CHAIN = re.compile(r"$| |During handling of the above|The above exception was|Traceback \(")
 _STOPPED = ("0", "-15")  # done; stopped by the launcher
 _RAISED = re.compile(r"[\w.]+(?::|$)")
@@ -94,7 +95,7 @@ class _Said:
         """Errors below a warning: its own, unless it soon says that it goes on."""
         self.is_warned = self.is_uncaught = self.is_ignored = self.ended = False
         self._unsure: list[str] = []  # errors that it may have survived, by what `messages` calls them
-        self._steps: set[str] = set()  # since then
+        self._steps: dict[str, int] = {}  # since then, by what they are called
         self.at: float | None = None
         """When its last traceback began, if that or the line above it says so: an older line's time tells nothing."""
 
@@ -120,16 +121,19 @@ class _Said:
             self.waited = Stack(stacks.MAIN, frames, None, source)
         if len(self.messages) < _MESSAGES:
             one = Message(text[:_TEXT], source, frames, at, uncaught, survived=bool(frames) and self.is_ignored)
-            self.messages.setdefault(name := _NUMBER.sub("#", one.text), one)
+            known = self.messages.setdefault(name := _NUMBER.sub("#", one.text), one)
+            if known.survived:  # it may be fatal the next time
+                self.messages[name] = one
             if frames and not uncaught:
                 self._unsure.append(name)
                 self._steps.clear()
 
     def step(self, text: str) -> bool:
         """Take a line after an error; return whether it shows, with those before, that the training goes on."""
-        if found := _STEP.match(text):
-            self._steps.add(found[1])
-        if len(self._steps) < 2:
+        if not (found := _STEP.match(text)):
+            return False
+        kind, number = found[1].lower(), int(found[2])
+        if self._steps.setdefault(kind, number) >= number:
             return False
         for name in self._unsure:
             self.messages[name] = self.messages[name]._replace(survived=True)
@@ -189,6 +193,7 @@ class _Log:
         self.open: set[Speaker] = set()  # who may be in the middle of a stack
         self.caught: dict[Speaker, int] = {}  # of whom is to be known whether they go on, and within how many lines
         self.after: dict[Speaker, int] = {}  # likewise, after an error that is below no warning
+        self._starts: set[str] = set()
         self._before = (_NOBODY, "")
         self._above = ""
         self._before_at: float | None = None
@@ -250,17 +255,21 @@ class _Log:
         at = log_prefixes.time_in(line)
         for speaker, said in log_prefixes.each(line):
             text = said.rstrip()
-            if _RESTART in text:  # what was said before is of ranks that are no more
-                self.said.clear()
-                self.exits.clear()
-                self.caught.clear()
-                self.after.clear()
-                self.statements = statements.Reader()
+            if found := _RESTART.match(text):
+                self._restart(found[1])
             self._settle(speaker, text)
             self.statements.line(speaker, text, source, at)
             self.ras.line(text, source)
             self._line(speaker, text, at, source)
             self._before, self._before_at = (speaker, text), at
+
+    def _restart(self, left: str) -> None:
+        """Forget what was said of ranks that are no more, once for each start: each node's launcher tells it."""
+        if left not in self._starts:
+            self._starts.add(left)
+            self.statements.restart()
+            for one in (self.said, self.exits, self.caught, self.after):
+                one.clear()
 
     def _settle(self, speaker: Speaker, text: str) -> None:
         """Learn from a line whether somebody goes on after an error below a warning."""

@@ -26,6 +26,7 @@ _STUCK, _FEW = ("watchdog-stuck", "heartbeat"), 3
 _PROCESS_OF_RANK = "npu-process"  # says which rank a pid has, and nothing else
 _TASKS = "see what each node has started: under Slurm, srun is to start as many tasks a node as it has devices"
 _FACTS = ("running", "set-up", _PROCESS_OF_RANK)  # phrases that explain nothing by themselves
+_DAY_S = 86_400.0
 _STARVED = 1.5  # a watchdog looks every second or less: one that ran so many times its limit stood still itself
 
 
@@ -48,6 +49,11 @@ class Reader:
                 self._take(speaker, *one)
         if left := [one for one in left if len(one[1]) < one[0].lines]:
             self.open[speaker] = left[:_ALIKE]
+
+    def restart(self) -> None:
+        """Forget what was said of processes, and not of devices: a job's next start does not mend these."""
+        self._found = {key: one for key, one in self._found.items() if one[1].cause == "cuda-error"}
+        self.open.clear()
 
     def _take(self, speaker: Speaker, phrase: Phrase, lines: list[str], source: str, at: float | None) -> None:
         """Take what a phrase says, once all its lines have come."""
@@ -166,6 +172,21 @@ def agreed(said: Sequence[Statement]) -> tuple[Statement, ...]:
     notes = Counter(one.text for one in said if one.weight == NOTE and one.text)
     sure = {text for text, number in notes.items() if number > 1}
     return tuple(one._replace(weight=ABOUT, words=one.text) if one.text in sure else one for one in said)
+
+
+def before_waiting(said: Iterable[Statement]) -> list[Statement]:
+    """Return what explains a job by itself, and neither follows from ranks that gave up nor is a day older."""
+    waits = [one for one in said if one.weight == WAITS]
+    first = min((one.at for one in waits if one.at is not None), default=None)
+    lines = dict(reversed([place(one) for one in waits]))
+
+    def is_before(one: Statement) -> bool:
+        if first is not None and one.at is not None:
+            return first - _DAY_S < one.at < first
+        file, line = place(one)
+        return line < lines.get(file, line + 1)
+
+    return [one for one in weighed(said) if one.weight in (OWN, ABOUT) and is_before(one)]
 
 
 def _are_one(name: str, other: str) -> bool:
