@@ -397,10 +397,10 @@ def _is_named(message: Message, error: Error, paths: _Paths) -> bool:
         return True
     if not paths.has(message.frames, error.frames):
         return False
-    own, at = [it for it in message.frames if not where.is_torch(it)], paths.steps(message.frames, error.frames)[0][0]
-    while own[0].function.rpartition(".")[2].startswith("<"):  # a comprehension of the function
-        own = own[1:]
-    return error.called or own[0] == message.frames[at]
+    frame = message.frames[paths.steps(message.frames, error.frames)[0][0]]
+    inner = takewhile(lambda it: it != frame, message.frames)
+    # but for a comprehension of the function
+    return error.called or all(where.is_torch(it) or (it.file == frame.file and "<" in it.function) for it in inner)
 
 
 def _frames(rank: Rank) -> list[tuple[Frame, ...]]:
