@@ -77,7 +77,7 @@ def _folder() -> Path:
 def install(folder: Callable[[], Path]) -> None:
     """Have ``gloo.run`` record its ranks into ``folder()``."""
     gloo: Any = importlib.import_module("unhang_prove.ranks.gloo")
-    run, late = gloo.run, gloo._late
+    run, alive = gloo.run, gloo._alive
     scene: Any = importlib.import_module("unhang_prove.scene")
     scene.refuse = lambda *_: None  # a rank writes its dumps
 
@@ -86,21 +86,21 @@ def install(folder: Callable[[], Path]) -> None:
         out.mkdir(parents=True)
         asks, asked = os.pipe()
 
-        def asking(processes: Mapping[int, Any], place: str) -> Any:
+        def asking(*given: Any) -> Any:
             if _TIMEOUT_S:
                 time.sleep(_APART_S)
             os.write(asked, b"." * world)
             _finish(out, world)
-            return late(processes, place)
+            return alive(*given)
 
-        gloo._late = asking
+        gloo._alive = asking
         if _TIMEOUT_S:
             gloo._TORCH_TIMEOUT = timedelta(seconds=_TIMEOUT_S)
             options["deadline_s"] = 2 * _TIMEOUT_S
         try:
             return run(world, lambda rank: _rank(rank, body, out, asks), **options)
         finally:
-            gloo._late = late
+            gloo._alive = alive
             os.close(asks)
             os.close(asked)
 

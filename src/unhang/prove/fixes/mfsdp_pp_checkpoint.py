@@ -33,10 +33,9 @@ _PLACES = {
 }
 _LATER = ("handle_gdn_in_state_dict", "handle_mla_down_proj_in_state_dict", "handle_mtp_in_state_dict")
 _LAYERS, _AT, _MISSING, _CUT = 4, "layers 1 2 3 4 are", "Missing key in checkpoint", "__create_chunk_list__"
-_ONE, _TWO = Topology(dp=2), Topology(pp=2)
+_ONE, _TWO, _IN = Topology(dp=2), Topology(pp=2), "coder.layers."  # of decoder, or encoder
 _FIRST, _EXPERTS, _GATED = "num_layers_in_first_pipeline_stage", "num_moe_experts", "gated_linear_unit"
-_OLD, _MOMENTS, _IN = {"is_old": True}, ("exp_avg", "exp_avg_sq"), "coder.layers."  # of decoder, or encoder
-_SLOW = {"on_gpu": False}  # where a stage has two ranks, these gather some hundred objects
+_OLD, _SLOW, _MOMENTS = {"is_old": True}, {"on_gpu": False}, ("exp_avg", "exp_avg_sq")
 CASES = (
     Case("pp2", _TWO, DIFFERS, _AT, core=True),
     Case("pp1-to-pp2", _TWO, DIFFERS, _AT, {"saved": 1}, core=True),
