@@ -272,7 +272,7 @@ class _Log:
                 one.clear()
 
     def _settle(self, speaker: Speaker, text: str) -> None:
-        """Learn from a line whether somebody goes on after an error below a warning."""
+        """Learn from a line whether somebody goes on after an error: below a warning, or not."""
         for one, left in tuple(self.caught.items()):
             is_told = one == speaker and not (self.said[one].stacks.in_traceback or _CHAIN.match(text))
             if is_told or not left:
@@ -280,10 +280,9 @@ class _Log:
                 del self.caught[one]
             else:
                 self.caught[one] = left - 1
-
-        if left := self.after.pop(speaker, 0):
-            if not self.said[speaker].step(text) and left > 1:
-                self.after[speaker] = left - 1
+        left = self.after.pop(speaker, 0)
+        if left and not self.said[speaker].step(text) and left > 1:
+            self.after[speaker] = left - 1
 
     def _line(self, speaker: Speaker, text: str, at: float | None, source: str) -> None:
         if found := _SECTION.match(text):

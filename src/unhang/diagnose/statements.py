@@ -149,11 +149,9 @@ def weighed(said: Iterable[Statement]) -> list[Statement]:
     if first_end and all(one.weight in (ENDS, FOLLOWS) for one in said):
         said[said.index(first_end)] = first_end._replace(weight=ABOUT)
     said = [one._replace(weight=FOLLOWS) if one.weight == ENDS else one for one in said]
-    timed_out = [one for one in said if one.weight == WAITS]
-    first = min((one.at for one in timed_out if one.at is not None), default=None)
+    timed_out, first, lines = _timed_out(said)
     gave_up = [one.speaker for one in timed_out if one.speaker]
     waiting = {rank for one in timed_out for rank in one.waits}
-    lines = dict(reversed([place(one) for one in timed_out]))
     left = []
     for one in (*_alone(said), *_by_sizes(said), *_tasks(said), *_set_up(said), *said):
         is_later = first is None or one.at is None or one.at - int(dict(one.values).get("s", 0)) >= first
@@ -174,11 +172,16 @@ def agreed(said: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(one._replace(weight=ABOUT, words=one.text) if one.text in sure else one for one in said)
 
 
-def before_waiting(said: Iterable[Statement]) -> list[Statement]:
+def _timed_out(said: Iterable[Statement]) -> tuple[list[Statement], float | None, dict[str, int]]:
+    """Return what says that ranks gave up, when the first did, and in each file the line of the first."""
+    timed_out = [one for one in said if one.weight == WAITS]
+    first = min((one.at for one in timed_out if one.at is not None), default=None)
+    return timed_out, first, dict(reversed([place(one) for one in timed_out]))
+
+
+def before_waiting(said: Sequence[Statement]) -> list[Statement]:
     """Return what explains a job by itself, and neither follows from ranks that gave up nor is a day older."""
-    waits = [one for one in said if one.weight == WAITS]
-    first = min((one.at for one in waits if one.at is not None), default=None)
-    lines = dict(reversed([place(one) for one in waits]))
+    _, first, lines = _timed_out(said)
 
     def is_before(one: Statement) -> bool:
         if first is not None and one.at is not None:
