@@ -93,7 +93,7 @@ def _forked(
     keep: str,
 ) -> dict[str, Outcome]:  # fmt: skip
     """Run the cases on one variant in a fork, and return its outcomes by case."""
-    sent, code = _sent(_variant, proof, files, cases, deadline_s, label, begun, keep)
+    sent, code = _sent(lambda pipe: _variant(pipe, proof, files, cases, deadline_s, label, begun, keep))
     return dict.fromkeys((case.name for case in cases), _ended(code)) | dict(sent)
 
 
@@ -144,14 +144,14 @@ def _apart(proof: ModuleType, case: Case, deadline_s: float) -> Outcome:
     return Outcome(*sent[0]) if sent else _ended(code)
 
 
-def _sent(run: Callable[..., None], *given: Any) -> tuple[list[Any], int | None]:
-    """Run this in a fork, with a pipe and what is given. Return what it sends, and its exit code."""
+def _sent(run: Callable[[Connection], None]) -> tuple[list[Any], int | None]:
+    """Run this in a fork, with a pipe. Return what it sends, and its exit code."""
     context, parent = multiprocessing.get_context("fork"), os.getpid()
     ours, theirs = context.Pipe(duplex=False)
 
     def fork() -> None:
         tidy.end_with(parent)
-        run(theirs, *given)
+        run(theirs)
 
     process = context.Process(target=fork)
     process.start()

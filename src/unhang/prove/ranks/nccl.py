@@ -60,8 +60,7 @@ def _draw_on_the_cpu() -> None:
 
     for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like"):
         setattr(torch, name, _drawn(getattr(torch, name)))
-    for name in ("multinomial", "bernoulli"):
-        setattr(torch, name, _sampled(getattr(torch, name)))
+    torch.multinomial = _sampled(torch.multinomial)
     for name in ("normal_", "uniform_", "random_", "bernoulli_"):
         setattr(torch.Tensor, name, _filled(getattr(torch.Tensor, name)))
 

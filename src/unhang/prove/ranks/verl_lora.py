@@ -102,7 +102,7 @@ def fsdp_engine(case: Case, job: Any) -> Any:
 
 def parts(model: Any) -> list[Any]:
     """Return a copy of what this rank has of each weight, on the CPU: an offload may have taken it there."""
-    return [getattr(it, "_local_tensor", it).detach().clone().to("cpu") for it in model.parameters()]
+    return [getattr(it, "_local_tensor", it).detach().to("cpu", copy=True) for it in model.parameters()]
 
 
 def wait() -> None:
