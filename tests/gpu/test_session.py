@@ -144,7 +144,7 @@ def test_the_table_and_a_fixs_page_say_what_was_seen() -> None:
         "| moe-aux-tracker-hang | core 0.16.1 | 4 | 2 hung, 1 wrong, 1 right | 4 right | 128 |"
     )
     text = pages.sentence(VERSIONS, seen)
-    assert text == ("Seen on NCCL 2.28.9 (`nox -s gpu`): 2 hung, 1 wrong; rewritten all right.\n")
+    assert text == "Seen on NCCL 2.28.9 (`nox -s gpu`): 2 hung, 1 wrong; rewritten all right.\n"
     assert pages.sentence(VERSIONS, rows((HUNG, HUNG, "it hangs"))) == ""
     left_out = pages.sentence(VERSIONS, rows((DIFFERS, PASSED, ""), (DIFFERS, HUNG, "")))
     assert " ".join(left_out.split()).endswith(": 2 wrong; rewritten 1 hung and 1 right, as they must.")
